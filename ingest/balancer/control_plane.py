@@ -1,7 +1,7 @@
 """The control plane: it finds nodes, looks at them, and keeps every proxy at one snapshot.
 
 Tasks feed the `Fleet`, which is pure; whenever its snapshot is another version, all drivers
-follow that. The snapshot is not changed before every source has told its nodes once, nor to one
+follow that. The snapshot is not changed before every source has named its nodes once, nor to one
 without nodes: until then proxies have the last good one.
 """
 
@@ -111,7 +111,7 @@ class ControlPlane:
                 self._history = BalancerHistory(settings.history, settings.tenants(), file, clock)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run until told to stop. Proxies keep their state.
+        """Run until `stop` is set. Proxies keep their state.
 
         Raises:
             LogError: The log cannot be read at the start.

@@ -29,7 +29,7 @@ class ControlSocket:
         """Listen.
 
         Raises:
-            OperationalError: Another control plane listens there, or nobody can.
+            OperationalError: Another control plane listens there, or it cannot be opened.
         """
         if await asyncio.to_thread(_answers, self._path):
             raise OperationalError(f"another balancer listens at {self._path}")

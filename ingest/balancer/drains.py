@@ -1,7 +1,7 @@
-"""Drains: a node's clients go elsewhere, so many each second, and not before proxies know.
+"""Drains: a node's clients go elsewhere, a number each second, and not before proxies know.
 
 First the node takes no new clients, then all proxies have that, then clients go. A gateway lets
-them go itself: 5.0 clients are told where to, 3.x connections are closed, and nothing that it has
+them go itself: 5.0 clients learn where to, 3.x connections are closed, and nothing that it has
 acknowledged is lost. Of other nodes the proxies close the connections.
 """
 
@@ -43,8 +43,8 @@ class Drains:
     """The drains that are under way or were.
 
     Args:
-        drivers: Of all proxies.
-        log: By which gateways are asked; None: there are none.
+        drivers: Drivers of all proxies.
+        log: Writer of requests to gateways; None: there are no gateways.
     """
 
     def __init__(self, drivers: Sequence[Driver], log: LogAccess | None) -> None:

@@ -10,8 +10,8 @@ class Factor:
     """One thing that must be so.
 
     Args:
-        fall: So many failures in a row and it is not healthy.
-        rise: So many passes in a row and it is healthy again.
+        fall: Failures in a row after which it is not healthy.
+        rise: Passes in a row after which it is healthy again.
     """
 
     fall: int

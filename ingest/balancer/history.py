@@ -100,7 +100,7 @@ class BalancerHistory:
             await asyncio.sleep(pause)
 
     def _due_seconds(self) -> float:
-        """Return in how many seconds the file is old; also one that somebody else has written."""
+        """Return in how many seconds the file is old; also one that another process has written."""
         try:
             written_at = self._file.stat().st_mtime
         except OSError:

@@ -3,8 +3,8 @@
 A file of lines `<tenant>,<client_id>,<rate>,<topic>`, with a header or without, in any order and
 any unit of rates. A line says that
 
-- `t,c,0.5,` or `t,c,0.5`: a client publishes so many messages;
-- `t,,2.5,a/b`: so many messages come to a topic, from all publishers;
+- `t,c,0.5,` or `t,c,0.5`: a client publishes that number of messages;
+- `t,,2.5,a/b`: that number of messages comes to a topic, from all publishers;
 - `t,c,,a/+`: a client is subscribed to a topic filter.
 
 An apostrophe before text that a spreadsheet would take for a formula, as the API's CSV has it
@@ -48,7 +48,7 @@ class Expected:
     """The load of all clients."""
 
     loads: tuple[float, ...]
-    """Of each bucket, with all of its clients; the mean is 1."""
+    """Load of each bucket, with all of its clients; the mean is 1."""
     talks: Talks = Talks()  # noqa: RUF009 - frozen
 
 

@@ -19,8 +19,8 @@ class LoadsFile:
     """Reads it.
 
     Args:
-        path: Of the file; it may be missing.
-        buckets: That clients are put into.
+        path: The file; it may be missing.
+        buckets: Number of buckets that clients are put into.
         most_talkers: Clients that may have a place of their own.
 
     Attributes:
@@ -46,7 +46,7 @@ class LoadsFile:
             self._stamp = stamp
             expected = await asyncio.to_thread(self._read)
         except FileNotFoundError:
-            return None  # nobody has written it yet, or it is being replaced
+            return None  # it is not written yet, or is being replaced
         except (OSError, UnicodeDecodeError, LoadsError) as exc:
             self.problem = f"{self._path}: {exc}"
             fields = {"file": str(self._path), "reason": str(exc)}

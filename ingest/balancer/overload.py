@@ -8,7 +8,7 @@ MOST: Final = 10
 
 
 class Overload:
-    """Whether a node takes no new clients for the load that it says to have.
+    """Decides whether a node takes no new clients, by the load that it reports.
 
     Args:
         threshold: Overloaded above this level.

@@ -1,12 +1,12 @@
-"""Which node a client is placed on.
+"""The node that a client is placed on.
 
 Of the four strategies only `predicted` is decided here; HAProxy carries out the others by weights.
 
 `predicted` puts clients into *buckets*, by the CRC-32 that also chooses the shard of their session
 (`mqlake.shard_records.shard_of`); HAProxy computes the same. The number of buckets is a multiple
 of that of the shards, so bucket modulo shards is the shard, and a bucket's first choice is the
-gateway that is to own its shard (`ingest.session.placement`): there a CONNECT waits for nobody.
-The bound: no node is given more than its even part by weight and a slack, as in consistent
+gateway that is to own its shard (`ingest.session.placement`): there a CONNECT waits for no other
+gateway. The bound: no node is given more than its even part by weight and a slack, as in consistent
 hashing with bounded loads (Mirrokni, Thorup, Zadimoghaddam, 2018). A bucket that does not fit goes
 to the next of an order that is the bucket's own. A bucket stays where it is as long as that node is
 there and within its bound: when a node goes, only its clients move, though owners of other shards
@@ -48,8 +48,8 @@ def place_buckets(
     """Return the node of each bucket, the same wherever it is computed.
 
     Args:
-        shards: Of `mqlake.sessions`.
-        loads: Of each bucket, in any unit; their number is a multiple of `shards`.
+        shards: Shards of `mqlake.sessions`.
+        loads: Load of each bucket, in any unit; their number is a multiple of `shards`.
         weights: The part of the load that each node is to have, above 0; at least one node.
         slack: A node has at most (1 + slack) times its even part. A bucket that fits nowhere goes
             where the bound is exceeded least.

@@ -1,4 +1,4 @@
-"""Whether a node serves: a client of the probe's own sends itself a message.
+"""Probes a node: a client of the probe's own sends itself a message.
 
 CONNECT, SUBSCRIBE to a topic of its own, PUBLISH, the message within the window, DISCONNECT: six
 packets, QoS 0, a clean session that leaves nothing behind.
@@ -52,7 +52,7 @@ class ProbeOutcome:
     reason: str = ""
     """Empty: well."""
     definite: bool = False
-    """Nobody listens there: no further probe is needed to be sure."""
+    """No process listens there: no further probe is needed to be sure."""
     seconds: float = 0.0
     """From the beginning to the message."""
 
@@ -62,13 +62,13 @@ class _Failed(Exception):  # noqa: N818 - does not leave this module
 
 
 class Probe:
-    """Probes nodes; so many at a time.
+    """Probes nodes, `concurrency` at a time.
 
     Args:
         window_seconds: For all of it.
         concurrency: How many nodes at the same time.
-        topic_prefix: Of the topic, which ends in a random name.
-        credentials: Of the client.
+        topic_prefix: Beginning of the topic, which ends in a random name.
+        credentials: User and password of the client.
     """
 
     def __init__(

@@ -532,7 +532,7 @@ class BalancerSettings(ProcessSettings):
         return found
 
     def tenants(self) -> list[str]:
-        """Return the tenants whose clients can be told."""
+        """Return the tenants whose clients can be recognised."""
         named = (tenant for one in self.frontends for tenant in one.tenants.values())
         return sorted({self.tenant, *named})
 

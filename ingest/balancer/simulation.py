@@ -36,7 +36,7 @@ class _World:
     size: Size
     slack: float
     buckets: list[int]
-    """Of each client."""
+    """Bucket of each client."""
     rates: list[float]
     weights: dict[str, float]
     placed: list[str]

@@ -1,4 +1,4 @@
-"""A snapshot: everything that proxies are told, and its version.
+"""A snapshot: everything that proxies need, and its version.
 
 The same configuration is the same version (SHA-256 of its canonical JSON), wherever and whenever it
 was made. A node has a *slot*, a server of HAProxy that was declared beforehand: it keeps it while
@@ -99,7 +99,7 @@ def assign_slots(
     A node keeps its slot. A new one gets the lowest that is free.
 
     Args:
-        names: Of the nodes that are there.
+        names: Names of the nodes that are there.
         before: Slots until now, also of nodes that are gone.
         slots: How many there are, numbered from 1.
     """

@@ -1,11 +1,11 @@
-"""Where the clients go that have a place of their own.
+"""Places of the clients that have one of their own.
 
 *Gathered* they are by streaming, as Linear Deterministic Greedy does it (Stanton, Kliot, 2012),
 several times over (Nishimura, Ugander, 2013): one client after the other goes to the node that
 draws it most, times the rest of that node's bound. A circle draws a client by its rate and
 the part of the others that is there; so it gathers, though no single move may save a copy. A client
 placed already moves only for copies that this saves, and few at a time. *Settled* they are when
-nodes or bounds have changed: those move that have to, nobody else.
+nodes or bounds have changed: only those move that have to.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 PASSES: Final = 4
 LEAN: Final = 0.1
-"""Part of all that draws a client with which each node draws everybody: without it one that nobody
-is at stays empty. 0.02 to 0.4 were tried on groups and on chance."""
+"""Part of all that draws a client with which each node draws everybody: without it a node without
+clients stays empty. 0.02 to 0.4 were tried on groups and on chance."""
 LEAST_SAVED: Final = 0.1
 """Part of the copies that chance would cost, which a place of its own must save a client; and of
 the messages that it hears, which a move must."""
 MOST_MOVED: Final = 0.1
-"""Part of the clients with a place that moves at most when they are gathered anew."""
+"""Part of the clients with a place that moves at most when they are gathered again."""
 _ROUNDING: Final = 1e-9
 
 
@@ -73,7 +73,7 @@ class _Placement:
         total = sum(self._bounds.values())
         self._parts = {node: bound / total for node, bound in self._bounds.items()}
         self._members = [Counter[str]() for _ in talks.circles]
-        """Of each circle, how many are at which node."""
+        """Number of members of each circle, by node."""
         self.nodes: dict[int, str] = {}
 
     def keep(self, before: Mapping[str, str]) -> list[int]:

@@ -51,11 +51,11 @@ class Talks:
     """The clients of the circles that count most."""
 
     keys: tuple[str, ...] = ()
-    """Of the clients; those of circles with much to save first."""
+    """Keys of the clients; those of circles with much to save first."""
     loads: tuple[float, ...] = ()
     """That are expected of each, in the unit of the buckets' loads."""
     buckets: tuple[int, ...] = ()
-    """Where each is without a place of its own."""
+    """Bucket of each without a place of its own."""
     circles: tuple[Circle, ...] = ()
 
     @cached_property

@@ -51,7 +51,7 @@ class CpuWindow:
         if not isfinite(value):
             return
         if self._is_counter and self._samples and value < self._samples[-1][1]:
-            self._samples.clear()  # the node has started anew
+            self._samples.clear()  # the node has started again
         self._samples.append((at, value))
 
     def mean(self, now: float) -> float | None:

@@ -41,8 +41,8 @@ MAX_RECEIVE_MAXIMUM: Final = 65_535
 """Receive Maximum of a client without the property (5.0: 3.1.2.11.3)."""
 
 MAX_PACKET_BYTES_BEFORE_LOGIN: Final = 64 * 1024
-"""Of a packet of anybody: CONNECT with a will, a token and a chain of certificates in it fits. It
-is what a stranger may make the server keep, and read, at no cost."""
+"""Largest packet before login: CONNECT with a will, a token and a chain of certificates in it fits.
+It is what a stranger may make the server keep, and read, at no cost."""
 
 _FOR_PEOPLE: Final = frozenset({"reason_string", "user_property"})
 
@@ -118,7 +118,7 @@ class ServerConnection:
 
     @property
     def has_pingreq(self) -> bool:
-        """Whether the next packet is PINGREQ."""
+        """Tell whether the next packet is PINGREQ."""
         return self._decoder.has_pingreq
 
     def receive_data(self, data: bytes) -> None:

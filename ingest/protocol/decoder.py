@@ -71,7 +71,7 @@ class Decoder:
             decoder learns the level by itself.
         max_packet_bytes: Largest packet accepted, fixed header included, as 5.0 counts Maximum
             Packet Size. [MQTT5-3.1.2-24] [MQTT5-3.2.2-15]
-        max_user_properties: Of one packet, and as many again of a will.
+        max_user_properties: Bound for one packet, and the same for its will.
         role: Which side we are; it decides which packets may come.
     """
 
@@ -119,7 +119,7 @@ class Decoder:
 
     @property
     def has_pingreq(self) -> bool:
-        """Whether the next packet is PINGREQ, and whole."""
+        """Tell whether the next packet is PINGREQ, and whole."""
         ahead = self._buffer[self._offset : self._offset + len(_PINGREQ)]
         return ahead + self._waiting[: len(_PINGREQ) - len(ahead)] == _PINGREQ
 

@@ -36,7 +36,7 @@ class ProtocolViolation(RemoteProtocolError):  # noqa: N818
 class PacketTooLarge(RemoteProtocolError):  # noqa: N818
     """The packet is larger than the receiver allows: 0x95, raised before its body is buffered.
 
-    Of a CONNECT as much is awaited as tells its level: a 5.0 client can then be told.
+    Of a CONNECT as much is awaited as shows its level: a 5.0 client can then get the reason.
     """
 
 

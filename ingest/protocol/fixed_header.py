@@ -1,4 +1,4 @@
-"""Which first bytes a receiver accepts: packet type, direction and flags, as data [MQTT5-2.1].
+"""First bytes that a receiver accepts: packet type, direction and flags, as data [MQTT5-2.1].
 
 The first byte alone decides whether a packet may come at all, so the tables are spread out over its
 256 values once, and the decoder asks with one look-up.

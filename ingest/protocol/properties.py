@@ -43,11 +43,11 @@ from ingest.protocol.violations import (
 )
 
 MAX_USER_PROPERTIES: Final = 1_000
-"""Of a packet of a client that was let in, as of a message through the REST API. A pair of two
-empty strings is 5 bytes on the wire and 80 in memory: a packet of 1 MiB would have 209,000."""
+"""Most user properties of a packet after login, and of a message through the REST API. A pair of
+two empty strings is 5 bytes on the wire and 80 in memory: a packet of 1 MiB would have 209,000."""
 
 MAX_USER_PROPERTIES_BEFORE_LOGIN: Final = 100
-"""Of a packet of anybody, and of the will in it."""
+"""Most user properties of a packet before login, and of the will in it."""
 
 ANY_NUMBER: Final = MAX_VARIABLE_BYTE_INTEGER
 """More properties than fit into a packet."""
@@ -124,7 +124,7 @@ class PropertyType(IntEnum):
 
 
 class PropertyContext(IntEnum):
-    """Where properties stand: the packet's type, or the will inside a CONNECT."""
+    """Place of properties: the packet's type, or the will inside a CONNECT."""
 
     WILL = 0
     CONNECT = 1
@@ -407,8 +407,8 @@ def decode_properties(
     """Read the property length and the properties at `offset`; return them and the offset behind.
 
     Args:
-        body: Of the packet.
-        offset: Of the property length.
+        body: Body of the packet.
+        offset: Offset of the property length.
         context: The packet's type, or the will.
         most: How often a property may stand that may stand more than once.
 

@@ -94,11 +94,11 @@ class PublishTemplate:
         """Encode the PUBLISH for one subscriber.
 
         Args:
-            qos: Of this delivery. [MQTT5-3.8.4-8]
+            qos: QoS of this delivery. [MQTT5-3.8.4-8]
             dup: It was sent before on this session. [MQTT5-3.3.1-1]
             retain: By Retain As Published, or a retained message. [MQTT5-3.3.1-12]
             packet_id: 1 to 65,535 for QoS 1 and 2; ignored for QoS 0.
-            subscription_identifiers: Of all its subscriptions that match. [MQTT5-3.3.4-3]
+            subscription_identifiers: Those of all its subscriptions that match. [MQTT5-3.3.4-3]
             topic_alias: 0 for none; 5.0 only.
             omit_topic_name: Send an empty topic name; the subscriber knows `topic_alias` already.
 

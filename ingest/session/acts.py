@@ -136,9 +136,9 @@ async def confirm(
 
     Args:
         shard: Is this gateway's.
-        run: Has asked.
-        number: Of its question.
-        keys: Of sessions that it holds.
+        run: Run of the gateway that asks.
+        number: Number of its question.
+        keys: Keys of sessions that it holds.
         earlier: How many sessions and memberships of its earlier runs are not settled.
     """
     for at in range(0, max(1, len(keys)), KEYS_AT_ONCE):
@@ -308,7 +308,8 @@ def _settled(
 def _as_claimed(key: Key, stored: SessionRecord | None, claim: Claim) -> SessionRecord | None:
     """Return the session of a claim that was granted, as its client may know of it.
 
-    None: the claim does not say it, or its client was not told. For then the stored session would
+    None: the claim does not say it, or its client has had no CONNACK. For then the stored session
+        would
     have ended before, or its will been published: `hand_over` does that first.
     """
     if claim.session is None:
@@ -365,7 +366,7 @@ async def end(shard: OwnedShard, keys: Sequence[Key], now_ms: int, *, is_expired
             continue
         if progress is not None:
             await PassOn(key, decode_progress(progress))
-        # A session that ends with its connection is over then; nobody's time has run out.
+        # A session that ends with its connection is over then; no expiry interval has run out.
         is_of_connection = session.session_expiry_interval == 0
         shared = [
             one.topic_filter

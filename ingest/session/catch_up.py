@@ -37,7 +37,7 @@ class Missed:
         window: Offsets of each partition that a page of the table is looked for in at first; where
             little matches it grows. A table that is asked for all of its rest, a page at a time, is
             read through for each.
-        begins_anywhere: Nobody has said that there are messages from the cursor on: a log that
+        begins_anywhere: It is not said that there are messages from the cursor on: a log that
             begins later is no loss, unless the table could not be read.
         is_partial: The table could not be read.
 
@@ -56,7 +56,7 @@ class Missed:
 
     @property
     def needs_table(self) -> bool:
-        """Whether it is to be read from the table first."""
+        """Tell whether it is to be read from the table first."""
         pairs = zip_longest(self.cursor, self.ends, fillvalue=0)
         length = sum(max(0, end - start) for start, end in pairs)
         return length > self.long_offsets or (self.is_old and length > 0)
@@ -128,7 +128,7 @@ class Missed:
         Args:
             start: The first offset that it does not hold.
             end: The first one after that which it does.
-            begun_at: Where reading the log began.
+            begun_at: Offset at which reading the log began.
         """
         if end <= begun_at:
             return False

@@ -11,8 +11,8 @@ packet leaves when the log has the state that it tells of:
 - *SUBACK*: retained messages and history that the client is owed are part of the progress; it
   stands before the record that has the subscription: the session's, or one of its own.
 - A *QoS 2 packet* (`SaveQueue`) leaves when the step before it is in the progress: no exchange is
-  begun anew that the client has finished, none is thought finished that it has not seen. Of a share
-  group, the group's shard names the message's client before that: by the member's record, and
+  begun again that the client has finished, none is thought finished that it has not seen. Of a
+  share group, the group's shard names the message's client before that: by the member's record, and
   behind it the membership's without the message. A crash before the progress leaves it to others.
 - *Release*: the session's last record is the one that lets others have it, so it is the last.
 - *End*: a session ends with its own tombstone, the last: while it stands, so do its parts.
@@ -38,7 +38,7 @@ Item = TypeVar("Item")
 
 
 class CheckpointKind(Enum):
-    """Of a record."""
+    """Kinds of records."""
 
     MEMBER = auto()
     """A session's part in a share group."""

@@ -1,6 +1,6 @@
 """Credits of a gateway: publishers pay one for each message.
 
-Pure, in seconds of the caller's clock. So many a second flow as `CreditRate` says; a client that
+Pure, in seconds of the caller's clock. `CreditRate` says how many flow each second; a client that
 has none left gets `GRANT` at once while there are some, else in turn: all have the same part,
 whatever they send. A client that has had none for longer than such a turn takes publishes less than
 its part: it does not wait, and is first of all when there are none left.
@@ -45,7 +45,7 @@ class CreditRate:
     """How many messages a second all clients of a gateway together may publish.
 
     Attributes:
-        per_second: So many.
+        per_second: Credits a second.
         is_stopped: None at all, for the time being.
     """
 
@@ -55,7 +55,7 @@ class CreditRate:
 
     @property
     def is_limited(self) -> bool:
-        """Whether there are fewer than while all is well."""
+        """Tell whether there are fewer than while all is well."""
         return self.is_stopped or self.per_second < MOST_PER_SECOND
 
     def step(self, level: float, published: float) -> None:
@@ -102,7 +102,7 @@ class Credits(Generic[Client]):
 
     @property
     def is_settled(self) -> bool:
-        """Whether nobody waits, and as many are there as can be."""
+        """Tell whether no client waits, and as many are there as can be."""
         return not len(self) and self._flowed >= self._room
 
     def ask(self, client: Client, last: float, now: float) -> int:

@@ -95,7 +95,7 @@ class DeadHolders:
         shard.act(self._alone(run, acts.settle(shard, run, now_ms, late)))
 
     async def _alone(self, run: Run, work: Work) -> None:
-        """Settle a run; one that the log has interrupted begins anew with the next tick."""
+        """Settle a run; one that the log has interrupted begins again with the next tick."""
         is_over = False
         try:
             await work

@@ -88,7 +88,7 @@ class NextOffsets(Effect["list[int]"]):
 
 @dataclass(frozen=True, slots=True)
 class EndOffsets(Effect["list[int]"]):
-    """Return per partition of `mqlake.inbound` the first offset that nobody can have read yet."""
+    """Return per partition of `mqlake.inbound` the first offset that no reader can have had."""
 
 
 @dataclass(frozen=True, slots=True)

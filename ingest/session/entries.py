@@ -34,7 +34,7 @@ class ShardEntry:
     """
 
     epoch: int = NO_EPOCH
-    """Of the last that counted."""
+    """Epoch of the last record that counted."""
     holder: Run | None = None
     granted: Claim | None = None
     """By which the holder has it, until a record of the session under its epoch has been read."""
@@ -50,7 +50,7 @@ class ShardEntry:
     """When the holder let go, by the log's time."""
     due_at_ms: int | None = None
     """When the will or the expiry of an absent client's session is due, or a fence is let go of.
-    Counts while nobody holds the session."""
+    Counts while the session has no holder."""
 
     def copy(self) -> ShardEntry:
         """Return another one: at a third of the cost of `dataclasses.replace`."""
@@ -68,7 +68,7 @@ class ShardEntry:
 
 
 class ShardStore(SubscriptionStore[ShardEntry], Protocol):
-    """Where a shard keeps its entries: embedded on disk in a gateway."""
+    """Store of a shard's entries: embedded on disk in a gateway."""
 
     def put(self, key: Key, entry: ShardEntry) -> None: ...
     def delete(self, key: Key) -> None:
@@ -100,7 +100,7 @@ class ShardStore(SubscriptionStore[ShardEntry], Protocol):
         ...
 
     def absent_subscriptions(self, tenant: str) -> int:
-        """Return how many subscriptions a tenant's sessions have that nobody holds."""
+        """Return how many subscriptions a tenant's sessions without a holder have."""
         ...
 
 
@@ -117,7 +117,7 @@ def absent_subscriptions(entry: ShardEntry) -> int:
 def session_of(entry: ShardEntry) -> SessionRecord | None:
     """Return the session of an entry; end of its connection and time of its will are the log's.
 
-    It was read in outline. One that turns out not to be a session is as none: nobody can serve it.
+    It was read in outline. One that turns out not to be a session is as none: it cannot be served.
     """
     if entry.session is None:
         return None

@@ -25,8 +25,8 @@ def first_unread(
     Args:
         next_offsets: From where on the gateway has not been brought messages.
         floor: Up to where the session, or the subscription, was given messages before that.
-        partition: Of the message that found no room.
-        offset: Of it.
+        partition: Partition of the message that found no room.
+        offset: Offset of that message.
     """
     cursor = latest(next_offsets, floor)
     cursor[partition] = max(offset, 0 if floor is None else at(floor, partition))

@@ -13,7 +13,7 @@ from typing import Any, Final
 MAX_TOLD: Final = 256
 """Publishers of one gateway in a heartbeat: those with most deliveries. The rest is by tenant."""
 MAX_COUNTED: Final = 10_000
-"""Publishers told apart between two heartbeats; further ones are counted by tenant."""
+"""Publishers counted apart between two heartbeats; further ones are counted by tenant."""
 THE_REST: Final = ""
 """Stands for a client identifier."""
 
@@ -22,7 +22,7 @@ Publisher = tuple[str, str]
 
 
 class FanOut:
-    """Counts deliveries of this gateway of messages that came by others, until they are told."""
+    """Counts deliveries of messages that came by other gateways, until they are reported."""
 
     __slots__ = ("_counted", "_counts", "_number")
 
@@ -44,7 +44,7 @@ class FanOut:
         counts[publisher] += deliveries
 
     def word(self) -> dict[str, Any]:
-        """Return the counts for others, and begin to count anew."""
+        """Return the counts for others, and begin to count again."""
         self._number += 1
         told = {gateway: _told(counts) for gateway, counts in self._counts.items()}
         self._counts = {}

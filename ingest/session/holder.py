@@ -62,7 +62,7 @@ class _Claiming(Generic[Opening]):
     since: float
     repeat_at: float
     epoch: int | None = None
-    """Where the claim stands; None until the log has said so."""
+    """Offset of the claim; None until the log has reported it."""
     subscriptions: dict[str, Any] = field(default_factory=dict)
     """Topic filter -> subscription, of those with records of their own that have come."""
 
@@ -146,7 +146,7 @@ class Holder(Generic[Opening]):
 
     @property
     def next_number(self) -> int:
-        """Of the next claim: with it the owner of a shard takes a session."""
+        """Return the number of the next claim: with it the owner of a shard takes a session."""
         return self._claims + 1
 
     def open_free(self, key: Key, opening: Opening) -> None:
@@ -208,7 +208,7 @@ class Holder(Generic[Opening]):
             self._end_claim(key, epoch)
             return
         if len(claiming.subscriptions) != value.get("subscriptions", 0):
-            return  # some were told to nobody: the claim is repeated
+            return  # some were lost on the way: the claim is repeated
         self._conclude(key, claiming)
         if held is not None:
             self._drop(key, held)  # it was free, and the log has given the session on
@@ -221,7 +221,7 @@ class Holder(Generic[Opening]):
     def subscriptions_told(self, value: dict[str, Any]) -> None:
         """Take a page of the subscriptions of a session that is about to be given.
 
-        While a session is given nobody changes it: a page that comes again says the same.
+        While a session is given it does not change: a page that comes again says the same.
 
         Raises:
             InvalidRecord: A member is missing.
@@ -317,7 +317,7 @@ class Holder(Generic[Opening]):
         """
         held = self._held.get(key)
         if key in self._claiming or (held is not None and held.epoch != epoch):
-            self._end_claim(key, epoch)  # its client has claimed the session anew
+            self._end_claim(key, epoch)  # its client has claimed the session again
         else:
             self._useless[key] = epoch
 
@@ -360,7 +360,7 @@ class Holder(Generic[Opening]):
     def confirm(self, now: float) -> None:
         """Find out which sessions are still held; `confirmed` is called when that is known.
 
-        Claims are made anew: a grant that comes now may be of a claim that was settled.
+        Claims are made again: a grant that comes now may be of a claim that was settled.
         A full claim was settled as if its client had been here; that one is turned away.
         """
         for key, claiming in self._all_claiming():
@@ -435,7 +435,7 @@ class Holder(Generic[Opening]):
         *,
         is_certain: bool = False,
     ) -> None:
-        """Have a client turned away; told no only if its claim was, or is, certainly not granted.
+        """Have a client turned away; refuse it only if its claim was, or is, certainly not granted.
 
         One that is not full was certainly not settled as if the client had been here.
         """

@@ -27,7 +27,7 @@ class Refusal(Enum):
     """The log, or the gateway that is to give it, does not answer."""
     UNCERTAIN = auto()
     """One of these, but a full claim may have been granted, and settled as if the client had been
-    here: it is not told no, see `ingest.session.opening`."""
+    here: it is not refused, see `ingest.session.opening`."""
 
 
 REASONS: Final = {

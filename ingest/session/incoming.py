@@ -57,11 +57,11 @@ class IncomingMessages:
 
     @property
     def is_storing(self) -> bool:
-        """Whether the log has not answered for some of them."""
+        """Tell whether the log has not answered for some of them."""
         return not all(self._stored.values())
 
     def storing(self) -> list[int]:
-        """Return those of which nobody knows yet whether the log has them."""
+        """Return those of which it is unknown yet whether the log has them."""
         return [packet_id for packet_id, stored in self._stored.items() if not stored]
 
     def held(self) -> list[int]:

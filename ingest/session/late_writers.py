@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from mqlake.shard_records import Key, Run, Stamp
 
 TELL_AGAIN_MS: Final = 2_000
-"""How often a gateway that goes on writing is told again, by the log's time."""
+"""Pause until a gateway that goes on writing gets the answer again, by the log's time."""
 
 MOST_TOLD: Final = 10_000
-"""Sessions whose gateways were told lately."""
+"""Sessions whose gateways got the answer lately."""
 
 
 class ShardOfWriters(Protocol):
@@ -42,7 +42,7 @@ class LateWriters:
         self._shard = shard
         # Gateway -> its last run: those before have ended, or it could not have begun.
         self._incarnations: dict[str, str] = {}
-        # Client -> epoch, and when its gateway was told.
+        # Client -> epoch, and when its gateway got the answer.
         self._told: dict[Key, tuple[int, int]] = {}
 
     def seen(self, run: Run) -> None:

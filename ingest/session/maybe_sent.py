@@ -4,7 +4,7 @@ The log knows a sent message (`out` of the progress) soon after it was sent. QoS
 after the holder's last record only the client knows, if they have come at all; the gateway that
 takes the session over sends them again [MQTT5-4.4.0-1] [MQTT311-4.4.0-1], and then with DUP
 [MQTT5-3.3.1-1] [MQTT311-3.3.1-1]. A holder runs `max_repeated_messages` ahead of its records at
-most, and sends the messages of a partition in their order: so they are among the first so many of
+most, and sends the messages of a partition in their order: so they are among the first messages of
 each partition that were in the log when it was settled. QoS 2 is in the log before it is sent.
 """
 

@@ -1,4 +1,4 @@
-"""Which retained messages came live while a page of them was on its way from another gateway.
+"""Retained messages that came live while a page of them was on its way from another gateway.
 
 A page is as old as the answer that holds it. Deliveries of this gateway meanwhile may be newer, and
 a client that has the newer message must not get the older one after it. So from the moment a

@@ -1,4 +1,4 @@
-"""Which messages of a share group are open, as ranges of offsets by partition.
+"""Open messages of a share group, as ranges of offsets by partition.
 
 A group's backlog is mostly dense: with ranges it costs as much as its holes, not as its messages.
 """
@@ -141,7 +141,7 @@ class OpenWork:
         self._count = 0
 
     def take_first(self, count: int) -> OpenWork:
-        """Take so many positions out, or all: the lowest of each partition."""
+        """Take `count` positions out, or all: the lowest of each partition."""
         taken = OpenWork()
         while self._count and len(taken) < count:  # again where some had less than their share
             used = [partition for partition, one in self._partitions.items() if one.starts]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class ClaimSession(Effect["Grant | None"]):
     """Hold the session of the client: at once when this gateway owns its shard, or has it already.
 
-    Otherwise when the shard's owner gives it. Others that had it are told.
+    Otherwise when the shard's owner gives it. Others that had it are notified.
     """
 
 

@@ -39,7 +39,7 @@ class SharedQueue(Protocol):
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more may wait."""
+        """Tell whether nothing more may wait."""
 
     def add(self, size: int) -> None:
         """Count a message that waits from now on; a negative size: one that waits no more."""
@@ -75,9 +75,9 @@ class OutgoingMessages(Generic[Message]):
         window: How many may be in flight, 1 to 65,535.
         max_queued: How many more may wait; a message beyond that is dropped (the newest goes,
             unless the caller makes room by `drop_oldest`).
-        max_queued_bytes: Likewise, by the sizes that are told; no further one is taken once there
-            are as many. 0: any number.
-        shared: Counts messages for others, too; None: nobody does.
+        max_queued_bytes: Bound by the sizes that callers give; no further message is taken once it
+            is reached. 0: no bound.
+        shared: Counts messages for others, too; None: they are not counted.
     """
 
     __slots__ = (
@@ -128,19 +128,19 @@ class OutgoingMessages(Generic[Message]):
 
     @property
     def has_room(self) -> bool:
-        """Whether a message offered now could leave at once."""
+        """Tell whether a message offered now could leave at once."""
         return not self._queue and not self._resend and len(self._inflight) < self.window
 
     @property
     def has_most(self) -> bool:
-        """Whether as much waits as may for this session: then room can be made here."""
+        """Tell whether as much waits as may for this session: then room can be made here."""
         if self.max_queued_bytes and self.queued_bytes >= self.max_queued_bytes:
             return True
         return self.queued_count >= self.max_queued
 
     @property
     def is_full(self) -> bool:
-        """Whether a message that has to wait finds no room."""
+        """Tell whether a message that has to wait finds no room."""
         return self.has_most or (self.shared is not None and self.shared.is_full)
 
     def offer(self, message: Message, qos: int, *, writable: bool, size: int = 0) -> int | Offer:

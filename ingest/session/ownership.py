@@ -5,11 +5,11 @@ decided anywhere else: for sessions that is `stored_sessions.py`.
 
 One owner acts at a time, or a will that one is about to publish would be published by the next,
 which does not find it yet. So a new owner acts when those before it have left, a record behind
-their last act, or are silent; and an owner does acts that nobody can undo, publish a will or begin
+their last act, or are silent; and an owner does acts that cannot be undone, publish a will or begin
 a session that no record tells of, only while it is certain to be heard (`PublishWills`).
 
 The owner acts in coroutines (`ingest.session.effects`). Its answers may be lost with it: a gateway
-whose claim nobody answers repeats it, and a new owner looks at every claim that waits. So each act
+whose claim is not answered repeats it, and a new owner looks at every claim that waits. So each act
 may be done twice, and none needs to be remembered.
 """
 
@@ -164,19 +164,19 @@ class Shard:
 
     @property
     def has_taken(self) -> bool:
-        """Whether sessions were begun for which no owner of the shard but this one answers."""
+        """Tell whether sessions were begun for which no other owner of the shard answers."""
         return bool(self.taken.begun)
 
     def take(self, key: Key, number: int, principal: str | None) -> bool:
-        """Take a session that nobody holds or has left, without a claim; False: claim it.
+        """Take a session that is stored or new, without a claim; False: claim it.
 
         A claimant is given it when it is let go of (`untake`). Only for an owner that is certain to
         be heard, as `PublishWills`.
 
         Args:
-            key: Of the client.
-            number: Of the claim that follows if the shard changes its owner.
-            principal: As that claim says it.
+            key: Key of the client.
+            number: Number of the claim that follows if the shard changes its owner.
+            principal: Principal of that claim.
         """
         if not self.is_active or key in self.taken.begun or self.store.get(key) is not None:
             return False
@@ -302,7 +302,7 @@ class Shard:
             taken = None
         newest = entry.claim or claim
         if taken is not None and newest is not None and not newest.may_have(taken.principal):
-            # Nobody but this gateway knows that it is another's.
+            # Only this gateway knows that it is another's.
             self.start_for([key], acts.end_claim(self, key, newest), served=newest.epoch)
         elif taken is not None:
             self.taken.free.let_go(key)  # and then it is served
@@ -377,7 +377,7 @@ class Shard:
         """Act for clients; nothing else is done for them meanwhile.
 
         Args:
-            keys: Of the clients.
+            keys: Keys of the clients.
             work: The act.
             served: Epoch of the claim that it serves.
         """

@@ -1,4 +1,4 @@
-"""Which gateway is to own which shard: the same answer wherever it is computed.
+"""The owner of each shard among gateways: the same answer wherever it is computed.
 
 Rendezvous hashing (Thaler and Ravishankar, 1998): each gateway has a rank for each shard by a hash
 of both, so a gateway that comes or goes moves few shards. No gateway is given more than its even

@@ -2,7 +2,7 @@
 
 A filter without wildcards concerns its own topic. One with wildcards concerns topics that begin as
 it does before the first of them; topics are kept by their first levels for that. So clients that
-come and go do not make a gateway ask its tree anew for the topics of all others.
+come and go do not make a gateway ask its tree again for the topics of all others.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from mqlake.topics import SEPARATOR
 Plan = TypeVar("Plan")
 
 MAX_PLANS: Final = 20_000
-"""After so many were made all are forgotten: the index by their levels is bounded by it, too."""
+"""Plans after which all are forgotten: the index by their levels is bounded by it, too."""
 
 _WILDCARDS: Final = frozenset({"+", "#"})
 
 PREFIX_LEVELS: Final = 3
-"""Filters that differ only below are not told apart."""
+"""Filters that differ only below count as one."""
 
 
 class Plans(Generic[Plan]):

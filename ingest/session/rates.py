@@ -8,7 +8,7 @@ Value = TypeVar("Value")
 
 
 class SlidingWindowCounter:
-    """So many a window, wherever the window begins, by the counts of two fixed ones.
+    """A bound for any window, wherever it begins, by the counts of two fixed ones.
 
     The count of the fixed window before is taken as spread evenly: that part of it counts which the
     sliding window still covers. So two numbers replace all times; a burst at the end of one
@@ -110,7 +110,7 @@ class Strikes:
         self._counters: dict[str, SlidingWindowCounter] = {}
 
     def note(self, name: str, now: float) -> bool:
-        """Count one time; return whether that is too often, and begin anew then."""
+        """Count one time; return whether that is too often, and begin again then."""
         counter = self._counters.pop(name, None)
         if counter is None:
             counter = SlidingWindowCounter(self._most, self._window_seconds)

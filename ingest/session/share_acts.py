@@ -1,6 +1,6 @@
 """Acts of the owner of a shard for its share groups, each a coroutine.
 
-`share_groups.py` says when. A membership is told of a step after the record in the shard: the next
+`share_groups.py` says when. A membership hears of a step after the record in the shard: the next
 owner of the shard finds it there.
 """
 
@@ -53,7 +53,7 @@ class Given(NamedTuple):
 
 
 class GoneDeliveries(NamedTuple):
-    """What tells of deliveries that the log has removed."""
+    """Facts by which deliveries that the log has removed are computed again."""
 
     before: list[int]
     """Per partition of `mqlake.inbound`: all deliveries of messages from there on are known."""
@@ -83,7 +83,7 @@ class Withdraw(Effect["Deliveries"]):
 
 @dataclass(frozen=True, slots=True)
 class GroupEnded(Effect[None]):
-    """Note that a group without members has ended, and how many messages nobody gets."""
+    """Note that a group without members has ended, and how many messages no member gets."""
 
     group: GroupKey
     dropped: int

@@ -1,8 +1,8 @@
-"""Which messages the router has given a gateway for a share group, by what its choice depends on.
+"""Messages that the router has given a gateway for a share group, computed as it chooses.
 
 The choice depends on the log alone: on the message, and on the group's routes in force at its place
 (design: share-groups, 50). So when the deliveries of a gateway are gone, the messages that it was
-given can be told from the others (`share_routes.py` reads how the group was).
+given can be computed (`share_routes.py` reads how the group was).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Chosen:
         """Return the least range in which the gateway may have been given messages.
 
         Args:
-            end: Of the range that was looked at, per partition.
+            end: End of the range that was looked at, per partition.
 
         Returns:
             Start and end per partition, both 0 where there is none.
@@ -75,11 +75,11 @@ class Chosen:
         """Tell whether a message was given to the gateway; None: it may have been.
 
         Args:
-            shared_filter: Of the group.
-            topic_name: Of the message, which the filter matches.
+            shared_filter: Shared filter of the group.
+            topic_name: Topic of the message, which the filter matches.
             publisher: Client identifier.
-            partition: Where the message is in the log.
-            offset: Likewise.
+            partition: Partition of the message in `mqlake.inbound`.
+            offset: Offset of the message there.
         """
         if (partition, offset) in self.in_flight:
             return False

@@ -1,19 +1,19 @@
 """A shard owner's decisions on its share groups: memberships that join, go or take over.
 
 A gateway with members of a group has a *membership* in it. The membership asks by its records, and
-its gateway is told by control records `share`; a membership that is not answered writes its record
-again, and a step that it is told twice it does once. So nothing depends on a single answer, and a
-new owner goes on from the state in the shard:
+its gateway is answered by control records `share`; a membership that is not answered writes its
+record again, and a step that it gets twice it does once. So nothing depends on a single answer, and
+a new owner goes on from the state in the shard:
 
     the membership writes   the owner tells
     joining                 `begin`: beside the others, or as the first from where the group stood
     leaving                 `go`: withdraw the route
     left                    its work goes to a live membership: first the shard says which, then
-                            that is told `take`; when its record has it, the one that left is void
+that one gets `take`; when its record has it, the one that left is void
     any, with `asks`        `kept`, or `lost`: another has its messages
 
 A membership of a dead gateway is made one that has left. First the shard says that it is settled:
-then nobody begins beside it, and those that do must have their routes. Its route is withdrawn, and
+then none begins beside it, and those that do must have their routes. Its route is withdrawn, and
 the messages that the router has given it until then are read from its deliveries; without those in
 flight of sessions, which are theirs. All is in the order of the shard and under the epoch of its
 owner (`share_table.py`).
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from mqlake.shard_records import Stamp
 
 TELL_AGAIN_MS: Final = 2_000
-"""How often a membership is told again to take over another's messages."""
+"""Pause until a membership is asked again to take over another's messages."""
 
 
 class GroupShard(Protocol):
@@ -78,7 +78,7 @@ class GroupsOfShard:
     def __init__(self, shard: GroupShard) -> None:
         self._shard = shard
         self.table = GroupTable()
-        # Memberships that this owner has told and need not tell again.
+        # Memberships that this owner has answered and need not answer again.
         self._told: set[str] = set()
         self._acting: set[object] = set()
         self._told_at_ms: dict[str, int] = {}

@@ -7,8 +7,8 @@ Each step is an effect, and their order is the order in which they are durable:
 - A membership is in the log before the router hears of its route, and its members count from
   barriers behind that; so everything that the router has chosen this gateway for is with a member,
   waits in the membership, or is in its record.
-- The first membership in a group reads messages that nobody was given; members get nothing before
-  the log says so.
+- The first membership in a group reads messages that were given to no membership; members get
+  nothing before the log says so.
 - A membership that leaves withdraws its route, and has left when the router gives it nothing more.
 
 The answers come from the owner of the group's shard (`share_groups.py`).
@@ -32,9 +32,9 @@ class JoinStart(NamedTuple):
     """How a membership joins."""
 
     starts: list[int] | None
-    """Where the group became live; None: it is the first."""
+    """Offsets at which the group became live; None: it is the first."""
     given: list[int] | None = None
-    """Of the first: up to where earlier ones were given messages; None: there were none."""
+    """Set for the first: up to where earlier ones were given messages; None: there were none."""
     since_ms: int | None = None
     """When the last one left."""
 
@@ -155,7 +155,7 @@ async def belong(membership: GroupMembership, now_ms: Any) -> None:
     begin = await AskToBegin()
     if begin.starts is not None:
         membership.begin(begin.starts)
-        await SaveMembership()  # nobody leaves before it is live
+        await SaveMembership()  # no member leaves before it is live
         await Announce()
     else:
         membership.given = None if begin.given is None else list(begin.given)

@@ -52,7 +52,7 @@ class MembershipState(StrEnum):
 class ShareGap:
     """Messages to be read from `mqlake.inbound`: by partition, from `start` up to, without `end`.
 
-    The router gave them to nobody; or to a gateway, and its deliveries are gone.
+    The router gave them to no gateway; or to one, and its deliveries are gone.
     """
 
     start: list[int]
@@ -60,7 +60,7 @@ class ShareGap:
     since_ms: int
     """When the last membership left, or the gateway wrote its own for the last time."""
     chosen: Chosen | None = None
-    """Which of them are meant, if they were a gateway's. None: all."""
+    """Choice among them, if they were a gateway's. None: all."""
 
     @property
     def is_empty(self) -> bool:
@@ -95,7 +95,7 @@ class MembershipRecord:
     taken_over: list[str] = field(default_factory=list)
     """Memberships that it has taken over: their records are void."""
     assignee: str = ""
-    """Of a membership that has left: the one that takes it over, as the owner of the shard says."""
+    """The membership that takes over one that has left, as the owner of the shard says."""
     asks: int = 0
     """Its gateway was cut off and asks whether it is still there; counts the questions."""
     at_ms: int = 0
@@ -140,13 +140,13 @@ class MemberRecord:
 
     in_flight: list[Position] = field(default_factory=list)
     packet_ids: list[int] = field(default_factory=list)
-    """Of the same messages."""
+    """Packet identifiers of the same messages."""
     known_packet_id: int | None = None
-    """Of a session that came from another gateway: up to this one its progress knew of messages.
-    None: it did not come from another, or nobody can say."""
+    """Last packet identifier that its progress knew of, if the session came from another gateway.
+    None: it did not, or this is unknown."""
 
     def unknown_to(self, later: MemberRecord) -> list[Position]:
-        """Return messages that the next gateway's record does not know: nobody was sent them.
+        """Return messages that the next gateway's record does not know: they were not sent.
 
         This record is written before the progress in which the messages are, and they are sent
         behind that; the two are in different shards.

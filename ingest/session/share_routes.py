@@ -1,6 +1,6 @@
 """Routes of share groups as they were, by what the log has of them.
 
-For a part of the past nobody can tell: the router forgets how a group was, and so does the log
+For a part of the past this is unknown: the router forgets how a group was, and so does the log
 (`ShareGroup.java`, `mqlake.log.log_topics.COMPACTED_LATER`). There the routes are not known.
 """
 
@@ -25,14 +25,14 @@ ROUTER_KEEPS_MS: Final = 9 * 60 * 1000
 ROUTER_KEEPS_STATES: Final = 64
 
 LOG_KEEPS_MS: Final = 50 * 60 * 1000
-"""So long the log has a route that another one has replaced; ten minutes less, likewise."""
+"""Time for which the log has a route that another one has replaced, less ten minutes."""
 
 UNREAD_MS: Final = 30 * 60 * 1000
 """A gateway that writes its memberships has read all deliveries that are older: the log keeps them
 for less (`mqlake.log.log_topics.DELIVERY`), and one that misses some says since when."""
 
 MOST_WEIGHTS: Final = 5_000
-"""Of all states in one record together; those before are not known."""
+"""Weights of all states in one record together; those before are not known."""
 
 
 class _Change(NamedTuple):
@@ -48,10 +48,10 @@ class _Change(NamedTuple):
 
 
 class _Note(NamedTuple):
-    """Where a barrier has put routes in force."""
+    """A barrier that has put routes in force."""
 
     offset: int
-    """Of the barrier, in a partition of `mqlake.inbound`."""
+    """Offset of the barrier in a partition of `mqlake.inbound`."""
     routes: int
     """The last route in force from there on."""
     at_ms: int
@@ -160,7 +160,7 @@ class RoutesThen:
     ) -> list[tuple[int, int]]:
         """Return per stretch of a range its first offset and the state of then, or `UNKNOWN`.
 
-        In the first state, which is empty, nobody was given anything that is not known.
+        In the first state, which is empty, no gateway was given an unknown message.
         """
         if start >= end:
             return []
@@ -169,7 +169,7 @@ class RoutesThen:
         sinces = [state.since for state in states]
         found = []
         for number in range(before, len(notes)):
-            # Before the first note nobody knows what was in force.
+            # Before the first note it is unknown what was in force.
             note = notes[number] if number >= 0 else None
             if note is not None and note.offset >= end:
                 break

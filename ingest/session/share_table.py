@@ -4,7 +4,7 @@ The router always has a gateway for a group that is live. One that leaves withdr
 when another membership is live, and one that joins such a group begins beside it. One that joins a
 group that has no live membership is its first: those that have left say up to where the router gave
 them something, and from there to the first barrier of the first membership the log holds messages
-that nobody was given, its gap.
+that were given to no membership, its gap.
 
 A membership is written by its gateway until it has left. Once the owner of the shard has settled it
 for dead, or another membership has taken it over, no record of its gateway counts: one that was
@@ -47,13 +47,14 @@ class Outlook(NamedTuple):
     """How a membership that joins can begin."""
 
     starts: list[int] | None
-    """Where the group became live: it begins beside the others. None: it is the first."""
+    """Offsets at which the group became live: it begins beside the others. None: it is the
+    first."""
 
 
 @dataclass(slots=True)
 class _Member:
     epoch: int
-    """Of the session."""
+    """Epoch of the session."""
     record: MemberRecord | None
     """None: it is a member no more."""
     before: frozenset[Position] = frozenset()
@@ -68,7 +69,7 @@ class _Group:
     memberships: dict[str, MembershipRecord] = field(default_factory=dict)
     """In the order in which they joined."""
     outlooks: dict[str, Outlook] = field(default_factory=dict)
-    """Of memberships that join, as soon as it is clear: an outlook told to one does not change."""
+    """Outlook of memberships that join, as soon as it is clear; once sent it does not change."""
     awaited: dict[str, list[str]] = field(default_factory=dict)
     """By membership whose route is to go: those that began, or begin, beside it."""
     members: dict[str, _Member] = field(default_factory=dict)
@@ -171,7 +172,7 @@ class GroupTable:
         return True
 
     def prune(self, now_ms: int) -> None:
-        """Forget fences that nobody can run into any more."""
+        """Forget fences that no record can run into any more."""
         while self._fences and self._fences[0][0] + FENCE_MS < now_ms:
             _, what = self._fences.popleft()
             if isinstance(what, str):
@@ -196,7 +197,7 @@ class GroupTable:
         return [] if found is None else list(found.memberships.values())
 
     def left(self, group: GroupKey) -> list[MembershipRecord]:
-        """Return the memberships that have left and that nobody has taken over."""
+        """Return the memberships that have left and were not taken over."""
         return [one for one in self.memberships(group) if one.state is MembershipState.LEFT]
 
     def member(self, group: GroupKey, client_id: str) -> tuple[int, MemberRecord | None] | None:

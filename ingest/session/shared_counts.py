@@ -27,7 +27,7 @@ class SharedCount:
     """One gateway's view of a stock.
 
     Args:
-        limit: Of all gateways.
+        limit: Limit of all gateways together.
         here: Amount of this gateway.
         others: Amount of each other gateway, by its heartbeat.
         is_whole: The rest is not divided. Clients at several gateways within the same second may

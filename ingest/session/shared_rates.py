@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 RESERVED: Final = 0.05
-"""Of a limit, divided evenly."""
+"""Part of a limit that is divided evenly."""
 HEADROOM: Final = 1.05
-"""A gateway wants so many times its use."""
+"""Demand of a gateway, in times of its use."""
 FADING: Final = 0.7
 """A heartbeat later so much of its demand is left, so that a pause of a second is none."""
 
@@ -27,7 +27,7 @@ def allotment(limit: float, mine: float, others: Iterable[float]) -> float:
     """Return how much of a limit a gateway may use.
 
     Args:
-        limit: Of all.
+        limit: Limit of all gateways together.
         mine: Its demand; the limit or more: all that there is.
         others: Demand of each other gateway.
     """

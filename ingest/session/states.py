@@ -16,7 +16,7 @@ subscriptions come into force (*live*); only then is the client heard.
 
 The connection may end in each of these states. A session that ends with it has *ended*: late
 messages and answers for it are ignored. One that outlives it is *leaving* while the log has not
-answered for its QoS 2 messages, for the next holder would be told wrongly of them; then it is
+answered for its QoS 2 messages, for the next holder would learn wrongly of them; then it is
 *stored*, and the next gateway to claim it has it. A session that others have settled, because this
 gateway was cut off, has ended here, from any state.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class SessionState(Enum):
-    """Of a session."""
+    """States of a session."""
 
     CONNECTING = auto()
     CLAIMED = auto()

@@ -4,12 +4,12 @@ For each client:
 
                         claim                                 release, or the owner
                   ┌───────────────► held ◄──────────────┐     settles a dead holder
-    nobody ───────┘                  │ ▲                │              │
+    no one ───────┘                  │ ▲                │              │
       ▲                        claim │ │ own records    └── the claim that waits ──┐
       │                              ▼ │                                           │
-      └────────── nobody waits ◄── held, another waits ────────────────────────────┘
+      └────────── no one waits ◄── held, another waits ────────────────────────────┘
 
-- A claim that finds nobody holds the session from its own offset on: that is the *epoch*.
+- A claim that finds no holder holds the session from its own offset on: that is the *epoch*.
 - One of another principal than the session's is void: it is refused, and the session's holder knows
   nothing of it. A session's principal is that of the claim by which it is held, else of its record.
 - One that finds a holder waits until that has let go; a later one replaces it.
@@ -83,7 +83,7 @@ class SessionsOfShard:
     """The part of a shard that is about its sessions.
 
     Args:
-        shard: Told of acts that follow for its owner.
+        shard: Gets the acts that follow for its owner.
     """
 
     def __init__(self, shard: ShardOfSessions) -> None:
@@ -169,7 +169,7 @@ class SessionsOfShard:
             self._shadow(CLAIM, key, entry, epoch)
 
     def _void(self, key: Key, entry: ShardEntry, claim: Claim) -> None:
-        """Leave out a claim of another principal; its gateway is told."""
+        """Leave out a claim of another principal; its gateway hears of it."""
         self._shadow(CLAIM, key, entry, claim.epoch)
         if self._shard.is_active:
             self._shard.act(acts.refuse(key, claim, is_anothers=True))
@@ -284,7 +284,7 @@ class SessionsOfShard:
         self._shard.serve(key)
 
     def _let_go(self, key: Key, entry: ShardEntry, session: SessionOutline | None = None) -> None:
-        """Note that nobody holds a session any more; the claim that waits gets it."""
+        """Note that a session has no holder any more; the claim that waits gets it."""
         claim = entry.claim
         entry.holder = entry.granted = entry.claim = None
         if entry.session is not None:
@@ -354,7 +354,7 @@ class SessionsOfShard:
 
 
 def _principal_of(entry: ShardEntry) -> str | None:
-    """Return whose a session is; None: nobody's, or unknown."""
+    """Return the principal of a session; None: it has none, or it is unknown."""
     if entry.granted is not None:
         return entry.granted.principal
     return None if entry.session is None else read_outline(entry.session).principal

@@ -2,7 +2,7 @@
 
 A session's record holds a bounded number of subscriptions (`ingest.session.subscription_records`),
 each further one has a record that names its session. A record counts as those of the session do,
-by its epoch. One of a session that has ended counts for nobody: it need not be removed before the
+by its epoch. One of a session that has ended does not count: it need not be removed before the
 next session of the client begins. The owner removes such records some at a time, each under the
 epoch under which it was written; so records of a later holder stay.
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE: Final = 250
 PAGE_BYTES: Final = 128 * 1024
-"""Of a control record that hands subscriptions over, the last of them beyond."""
+"""Size of a control record that hands subscriptions over; the last one may go beyond."""
 
 
 class SubscriptionRow(NamedTuple):
@@ -178,7 +178,7 @@ class SubscriptionsOfShard(Generic[Entry]):
     # Present state
 
     def pages(self, key: Key, session_id: str) -> Iterator[list[bytes]]:
-        """Yield the records of a session, so many at a time as one record may tell of."""
+        """Yield the records of a session, as many at a time as one record may list."""
         page: list[bytes] = []
         size = 0
         for _, row in self._rows(key, session_id):

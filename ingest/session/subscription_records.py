@@ -1,4 +1,4 @@
-"""Where the subscriptions of a session stand in the log: in its record, or in records of their own.
+"""Records of a session's subscriptions: the session's own, or one for each subscription.
 
 Most sessions have few, and one record is all that must be read of them. A session's record is
 written again for each change in it; so it holds no more than some, and each further subscription
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 MOST_IN_SESSION: Final = 32
 MOST_BYTES_IN_SESSION: Final = 4096
-"""Of the topic filters."""
+"""Bytes of the topic filters."""
 
 MOVED_AT_ONCE: Final = 500
 """From a session of an earlier release, each time that it is opened: they are written together."""
 
 
 class SubscriptionRecords:
-    """Where the subscriptions of one session stand, and which of them have changed since written.
+    """Records of the subscriptions of one session, and the changes since they were written.
 
     Attributes:
         own: The topic filters with records of their own.

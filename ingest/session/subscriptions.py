@@ -2,9 +2,9 @@
 
 A client with overlapping subscriptions gets one copy: the highest QoS, all subscription
 identifiers. [MQTT5-3.3.4-2] [MQTT5-3.3.4-3] [MQTT5-3.3.4-4] [MQTT311-3.3.5-1] It could be one copy
-for each subscription with its own identifier; it is not. [MQTT5-3.3.4-5] Nobody gets a message that
-none of its filters matches. [MQTT5-3.3.2-3] [MQTT311-3.3.2-3] Of a share group one member gets it,
-in turn among those that have room, with the QoS that was granted to it. [MQTT5-4.8.2-3]
+for each subscription with its own identifier; it is not. [MQTT5-3.3.4-5] No client gets a message
+that none of its filters matches. [MQTT5-3.3.2-3] [MQTT311-3.3.2-3] Of a share group one member gets
+it, in turn among those that have room, with the QoS that was granted to it. [MQTT5-4.8.2-3]
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 NOT_YET: Final = 2**63
-"""Where a subscription starts in a partition as long as nobody knows: above every offset."""
+"""Start of a subscription in a partition as long as it is unknown: above every offset."""
 
 ANY_MEMBER: Final = NOT_YET - 1
 """Offset of a message that has waited: for every member of which it is known where it starts."""
@@ -39,12 +39,12 @@ class Subscriber(Protocol):
     def client_id(self) -> str: ...
     @property
     def has_room(self) -> bool:
-        """Whether a message given now leaves at once."""
+        """Tell whether a message given now leaves at once."""
         ...
 
     @property
     def is_full(self) -> bool:
-        """Whether a message that cannot leave at once would be dropped."""
+        """Tell whether a message that cannot leave at once would be dropped."""
         ...
 
 
@@ -63,7 +63,7 @@ class ClientSubscription(Generic[Client]):
     retain_as_published: bool = False
     retain_handling: int = 0
     identifier: int | None = None
-    """5.0 Subscription Identifier, told with each message."""
+    """5.0 Subscription Identifier, sent with each message."""
     starts: Sequence[int] | None = None
     """Per partition of the log the first offset that counts; None once all of them have passed.
 
@@ -81,12 +81,12 @@ class ClientSubscription(Generic[Client]):
 
     @property
     def is_conditional(self) -> bool:
-        """Whether it depends on the message that a filter matches whether this one counts."""
+        """Tell whether it depends on the matched message if this one counts."""
         return self.no_local or self.starts is not None
 
     @property
     def is_counted(self) -> bool:
-        """Whether it is known from where on it counts."""
+        """Tell whether its start is known."""
         return self.starts is None or NOT_YET not in self.starts
 
     def covers(self, partition: int, offset: int, publisher: str) -> bool:
@@ -126,7 +126,7 @@ class _ShareGroup(Generic[Client]):
     by_client: dict[int, ClientSubscription[Client]] = field(default_factory=dict)
     """By identity of the client."""
     turn: int = 0
-    """Whose turn it was last."""
+    """Member whose turn it was last."""
 
     def first_choice(self, strategy: ShareStrategy, topic_name: str, publisher: str) -> int:
         """Return which member is to get a message."""
@@ -264,17 +264,17 @@ class Subscriptions(Generic[Client]):
 
         Where the strategy leaves it open which member gets a message, one with room is chosen
         before one without. Members that count from a later offset are passed over unless there are
-        no others: the router has given the message to this gateway's membership, so nobody
-        else gets it.
+        no others: the router has given the message to this gateway's membership, so no
+        other one gets it.
 
         Args:
-            tenant: Of the group.
-            topic_filter: Of the group.
-            topic_name: Of the message.
-            publisher: Of the message.
-            partition: Of the message.
-            offset: Of the message.
-            can_wait: None is returned while nobody has room for it; else a member without room
+            tenant: Tenant of the group.
+            topic_filter: Topic filter of the group.
+            topic_name: Topic of the message.
+            publisher: Client identifier of the publisher.
+            partition: Partition of the message in `mqlake.inbound`.
+            offset: Offset of the message there.
+            can_wait: None is returned while no member has room for it; else a member without room
                 gets it.
         """
         group = self._groups.get((tenant, topic_filter))

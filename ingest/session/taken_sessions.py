@@ -4,8 +4,8 @@ While nothing is stored under its name, the owner begins such a session without 
 remembers that it has. A gateway that claims it is given it once the owner has let go of it. When
 the shard changes its owner, the one before claims sessions that it has begun so, and leaves behind
 that; a client that came meanwhile has it instead. An owner that others may have taken for silent
-serves nobody before it has read their records, and before the next owner has answered these claims:
-that one may have begun the same sessions itself.
+serves no client before it has read their records, and before the next owner has answered these
+claims: that one may have begun the same sessions itself.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class TakenSession(NamedTuple):
     """A session that was begun without a claim."""
 
     number: int
-    """Of the claim that would be its."""
+    """Number of the claim that would be its own."""
     principal: str | None
-    """Whose it is, as in a claim."""
+    """Principal, as in a claim."""
 
 
 class _NobodyIsFree:
@@ -86,8 +86,8 @@ class TakenSessions:
         """Take a claim that the shard has read.
 
         Args:
-            key: Of the session.
-            claim: Of this gateway, or of another.
+            key: Key of the session.
+            claim: Claim of this gateway, or of another.
             me: This run of this gateway.
             owner: Run that owns the shard.
             is_held: Whether the session had a holder before it.

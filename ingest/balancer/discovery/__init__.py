@@ -1,1 +1,1 @@
-"""Which nodes there are: from a list, from DNS, from `mqlake.gateways`."""
+"""Finds nodes: from a list, from DNS, from `mqlake.gateways`."""

@@ -1,4 +1,4 @@
-"""Addresses of hosts that are known by name: proxies are told addresses alone."""
+"""Addresses of hosts that are known by name: proxies get addresses alone."""
 
 from __future__ import annotations
 

@@ -87,8 +87,9 @@ class DnsSource:
         resolver: To be asked.
         name: Host name, or of services such as `_mqtt._tcp.example.org`.
         kind: `address`: A and AAAA; `srv`: services and the addresses of their targets.
-        port: Of nodes found by address.
-        metrics_url: Of each node, with `{address}` and `{name}` in it; empty: it has none.
+        port: Port of nodes found by address.
+        metrics_url: URL of each node's metrics, with `{address}` and `{name}` in it; empty: it has
+            none.
     """
 
     def __init__(

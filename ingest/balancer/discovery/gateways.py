@@ -30,7 +30,7 @@ class GatewaySource:
     """Follows the log topic.
 
     A gateway is gone when it says so, or is silent for its lease by our own clock. While the log is
-    away nobody is heard and nobody is gone for that.
+    away no gateway is heard, and none is gone for that.
 
     Args:
         reader: Not started yet.
@@ -38,7 +38,8 @@ class GatewaySource:
         lease_seconds: As of the gateways.
         on_change: Called when a gateway says something new; silence is to be asked for.
         host: Host name of a gateway that listens on all addresses, with `{name}` in it.
-        metrics_url: Of each gateway, with `{address}` and `{name}` in it; empty: as it says itself.
+        metrics_url: URL of each gateway's metrics, with `{address}` and `{name}` in it; empty: as
+            it says itself.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class GatewaySource:
 
     @property
     def is_read(self) -> bool:
-        """Whether all is known that was said before this process began to listen."""
+        """Tell whether all is known that was said before this process began to listen."""
         return self._next >= self._end
 
     def nodes(self) -> list[Node]:

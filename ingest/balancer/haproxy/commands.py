@@ -76,7 +76,7 @@ def parse_servers(text: str) -> Servers:
 
 
 def missing_slots(layout: ProxyLayout, wanted: Servers, found: Servers) -> list[str]:
-    """Return slots that the proxy's configuration lacks; then it is written anew and reloaded."""
+    """Return slots that the proxy's configuration lacks; then it is written again and reloaded."""
     backends = {backend for backend, _ in found}
     lacking = [
         backend_of(frontend)

@@ -65,7 +65,7 @@ class Frontend:
     path: str = "/mqtt"
     """Of `websocket`."""
     sticky_by_source: bool = False
-    """Where the client identifier is not to be seen: by the address that a client comes from."""
+    """Place clients by the address they come from, if the client identifier cannot be seen."""
     tenants: tuple[tuple[str, str], ...] = ()
     """Pairs of SNI and tenant."""
 
@@ -89,9 +89,9 @@ class Proxy:
     runtime_api: str
     """Unix socket, or host:port."""
     map_file: str
-    """Where this proxy finds the map from bucket to slot."""
+    """File with the map from bucket to slot, as this proxy sees it."""
     talkers_file: str
-    """Where it finds the map from client to slot, of clients with a place of their own."""
+    """File with the map from client to slot, for clients with a place of their own."""
     peer: str = ""
     """host:port at which other proxies, and the next process after a reload, ask for stick
     entries."""
@@ -120,7 +120,7 @@ class ProxyLayout:
 
     @property
     def uses_maps(self) -> bool:
-        """Whether any frontend asks the maps to slots; HAProxy has them only then."""
+        """Tell whether any frontend asks the maps to slots; HAProxy has them only then."""
         return self.strategy == "predicted" and any(one.sees_client_id for one in self.frontends)
 
     def sticks(self, frontend: Frontend) -> bool:
@@ -160,7 +160,7 @@ def render_map(entries: Mapping[str, str]) -> str:
 def _global(layout: ProxyLayout, proxy: Proxy) -> list[str]:
     api = proxy.runtime_api
     socket, mode = (f"unix@{api}", "mode 600 ") if "/" in api else (f"ipv4@{api}", "")
-    # A reload takes the listening sockets over: nobody who connects meanwhile is refused.
+    # A reload takes the listening sockets over: no client that connects meanwhile is refused.
     options = f"{mode}level admin expose-fd listeners"
     return [
         "# Written by `bin/mqlake balancer`; it is written anew with each snapshot.",

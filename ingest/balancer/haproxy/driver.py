@@ -46,7 +46,7 @@ class ProxyState:
 
     name: str
     version: str = ""
-    """Of the snapshot that it runs; empty: none that is known."""
+    """Version of the snapshot that it runs; empty: none that is known."""
     problem: str = "not asked yet"
     changes: int = 0
     """Commands that changed something."""
