@@ -11,8 +11,8 @@ def main(settings: FederationSettings, path: Path | None = None) -> int:
     """Run a federator until SIGTERM or SIGINT; return the exit code.
 
     Args:
-        settings: Of the process.
-        path: Of the file they are from; its neighbours are read again at SIGHUP.
+        settings: Settings of the process.
+        path: File they are from; its neighbours are read again at SIGHUP.
     """
     # One of the two is used, and the one between brokers is a distribution of its own.
     if settings.log is None:

@@ -37,7 +37,7 @@ from mqlake.topics import SEPARATOR, validate_topic_name
 
 VERSION: Final = "2"
 NAME: Final = "mqlake-federation"
-"""Of the user property and of the log record's header."""
+"""Name of the user property and of the log record's header."""
 
 ROUTING: Final = "routing"
 ROUTED: Final = "routed"
@@ -71,7 +71,7 @@ class SiteMessage:
 
     key: ChainKey
     sequence: int
-    """Of the origin, over all its topics: with origin and epoch it names the message."""
+    """Number at the origin, over all its topics: with origin and epoch it names the message."""
     after: int
     """Sequence of the message before it in its chain; 0: none that its origin remembers."""
     gap_ms: int

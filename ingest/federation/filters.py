@@ -118,7 +118,7 @@ def disjoint(filters: Iterable[str]) -> set[str]:
 
 
 def summarise(filters: Collection[str], most: int) -> set[str]:
-    """Return at most so many filters that cover these.
+    """Return at most `most` filters that cover these.
 
     A filter that another one covers is left out. While they are too many, the level that tells
     most of them apart becomes `+`, those of the same shape together; those that differ in shape are

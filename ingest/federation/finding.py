@@ -35,8 +35,8 @@ class SiteOverlay:
     """A site's overlay and its settings.
 
     Args:
-        settings: Of the process.
-        epoch: Of this run.
+        settings: Settings of the process.
+        epoch: Epoch of this run.
         now: The time.
     """
 
@@ -153,7 +153,7 @@ class SiteOverlay:
 
 
 def _uri_of(settings: FederationSettings) -> str:
-    """Return where a site is whose neighbours are set: for people, nobody connects by it."""
+    """Return the address of a site whose neighbours are set: for people, not for connections."""
     if settings.overlay.uri or settings.log is not None:
         return settings.overlay.uri
     return settings.host.uri

@@ -1,4 +1,4 @@
-"""Which sites a site has links to: found, kept and dropped by itself, within bounds.
+"""Links of a site to others: found, kept and dropped by itself, within bounds.
 
 The successor of the published protocol (Bevilaqua and Spohn, Self-Managed Federation of MQTT
 Brokers with Dynamic Topology Control, J. Computer Science 19(11), 2023) builds and heals the
@@ -11,7 +11,7 @@ network that the meshes run on. Here no site manages the others. Each learns a m
 - **Too few links.** It asks sites that have room, chosen by chance.
 - **No room**, and the site that asks is apart, or has too few: a link that is the heaviest of a
   circle goes for it. Where all sites of a part are full there is a circle, so one of them can; the
-  site that asks is told of all of them.
+  site that asks hears of all of them.
 - **More than it wants.** Of two ends that both have more than `least`, one drops such a link.
 
 Both ends tell each other with each packet the state in which they see the other (`Stance`), so no
@@ -44,7 +44,7 @@ from ingest.federation.overlay_map import OverlayMap, SiteMember, weight
 from ingest.federation.overlay_packets import MOST_MEMBERS, OverlayPacket, Stance
 
 MOST_ASKED: Final = 3
-"""Sites asked at once, so that some that do not answer hold up nobody."""
+"""Sites asked at once, so that some that do not answer hold up no others."""
 MOST_LINGERING: Final = 16
 """Ways kept open to say no."""
 BEACONS_MISSED: Final = 3
@@ -95,8 +95,8 @@ class Overlay:
         address: Where other sites reach it.
         seeds: Sites that are known from the start.
         may_link: Tells whether there may be a link to a site, and where it says that it is.
-        bounds: Of its links.
-        seed: For all that it does by chance.
+        bounds: Least and most of its links.
+        seed: Seed of all random choices.
         now: The time.
     """
 
@@ -306,7 +306,7 @@ class Overlay:
                 peer.news[member.site] = member
 
     def _tell_map(self, peer: _Peer) -> None:
-        """Have a site told of all sites, this one first."""
+        """Send a site all sites of the map, this one first."""
         peer.news = {self.site: self._own, **self.map.members}
 
     def _renew(self, now: float, *, is_due: bool = False) -> None:

@@ -23,10 +23,10 @@ class SiteMember(NamedTuple):
 
     site: int
     epoch: int
-    """Of its run, higher than that of any before."""
+    """Epoch of its run, higher than that of any before."""
     sequence: int
     uri: str
-    """Where others connect; empty: nowhere, it connects to others."""
+    """Address that others connect to; empty: none, it connects to others."""
     protocol: str
     least: int
     """Links that it wants at least."""
@@ -54,14 +54,14 @@ class OverlayMap:
     """The sites that one site knows of.
 
     Args:
-        site: That one; its own links are told by itself.
+        site: That one; it announces its own links itself.
         most_sites: Further ones are not taken.
     """
 
     def __init__(self, site: int, most_sites: int) -> None:
         self.members: dict[int, SiteMember] = {}
         self.heard_at: dict[int, float] = {}
-        """When each has told something new."""
+        """When each last announced something new."""
         self.overflowed = 0
         """Words of sites that there was no place for."""
         self._site = site
@@ -84,7 +84,7 @@ class OverlayMap:
         return True
 
     def forget(self, before: float, but: Collection[int]) -> list[int]:
-        """Forget sites that have told nothing since; return them."""
+        """Forget sites that have announced nothing since; return them."""
         gone = [one for one, at in self.heard_at.items() if at < before and one not in but]
         for site in gone:
             del self.members[site], self.heard_at[site]

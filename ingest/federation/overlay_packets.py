@@ -1,7 +1,7 @@
 """Packets between sites of an overlay: where they stand, and which sites there are.
 
 A packet is `<HMAC-SHA256 of the rest in hex> <JSON>`, by the secret that all sites of the overlay
-have. So nobody joins, or tells of sites, who does not know it, even if a broker lets him publish
+have. So a site without it cannot join, or announce sites, even if a broker lets it publish
 anything; one who knows it is trusted. In it stand the site that it is for and a number that rises
 with each packet of a run: a copy counts for nothing.
 """
@@ -68,7 +68,7 @@ def decode(payload: bytes, secret: bytes) -> OverlayPacket:
     """Read a packet.
 
     Raises:
-        InvalidPacket: It is none, of a version that is not known, or of somebody who does not know
+        InvalidPacket: It is none, of a version that is not known, or of a site that does not know
             the secret.
     """
     mac, body = payload[:_MAC], payload[_MAC + 1 :]

@@ -30,7 +30,7 @@ class Core(NamedTuple):
     site: int
     epoch: int
     sequence: int
-    """Of its announcements; a later one has a higher one."""
+    """Number of the announcement; a later one has a higher one."""
 
     @property
     def age(self) -> tuple[int, int]:
@@ -76,7 +76,7 @@ class Head(NamedTuple):
     sequence: int
     age_ms: int
     stamp: int
-    """Of the latest retained message of the topic, if this is it, else 0."""
+    """Stamp of the latest retained message of the topic, if this is it, else 0."""
 
 
 class Wave(NamedTuple):

@@ -20,7 +20,7 @@ class Pauses:
         self._seconds = FIRST_SECONDS
 
     def reset(self) -> None:
-        """Begin anew, after an attempt that did not fail."""
+        """Begin again, after an attempt that did not fail."""
         self._seconds = FIRST_SECONDS
 
     async def wait(self) -> None:

@@ -182,7 +182,7 @@ class NeighborSettings(BrokerSettings):
 
 
 class ListenSettings(SettingsGroup):
-    """Where federators of neighbours connect, between logs."""
+    """Address at which federators of neighbours connect, between logs."""
 
     host: str = Field(
         default="127.0.0.1",
@@ -279,7 +279,7 @@ class OverlaySettings(SettingsGroup):
 
     @property
     def finds(self) -> bool:
-        """Whether neighbours are found."""
+        """Tell whether neighbours are found."""
         return bool(self.secret.get_secret_value())
 
     def allows(self, site: int, uri: str) -> bool:

@@ -146,7 +146,7 @@ class JoinedScope(Scope):
     Args:
         sides: Its streams.
         tables: The reference tables it joins.
-        `told`: Columns that a detection adds; no message has them.
+        told: Columns that a detection adds; no message has them.
     """
 
     def __init__(

@@ -42,12 +42,15 @@ FRAGMENT = re.compile(
 )
 """Begins the description of a thing or an argument that is no sentence, as in "Of the gateway."."""
 
+ARGUMENTS = re.compile(r"^ *[*\w]+(?:, [*\w]+)*: ", re.MULTILINE)
+"""Names of arguments or attributes, before their descriptions."""
+
 CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 
 
 def faults(text: str) -> Iterator[str]:
     """Yield what is refused in a docstring."""
-    plain = CODE.sub("", text)
+    plain = ARGUMENTS.sub("", CODE.sub("", text))
     yield from (f"word {found[0]!r}" for found in WORD.finditer(plain))
     if QUESTION.match(text):
         yield "begins with a question word"
@@ -106,4 +109,5 @@ def test_a_docstring_is_judged_by_its_beginnings_and_words() -> None:
     args = "Open it.\n\nArgs:\n    gateway: Of the gateway.\n    a, b: Where they are."
     assert len(list(faults(args))) == 2
     assert list(faults("Nobody is told `told`.")) == ["word 'Nobody'", "word 'told'"]
+    assert list(faults("Do it.\n\nArgs:\n    told: Events that a rule asks for.")) == []
     assert list(faults("Open it.\n\nArgs:\n    path: File of settings; None without one.")) == []

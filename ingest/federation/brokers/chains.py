@@ -53,10 +53,10 @@ class _Chain:
 
 
 class Marks(Protocol):
-    """Which messages a site has had."""
+    """Marks of the messages that a site has had."""
 
     changed: dict[ChainKey, int]
-    """Marks that have moved since somebody emptied this."""
+    """Marks that have moved since this was emptied."""
 
     def load(self, marks: Iterable[tuple[ChainKey, int]]) -> None:
         """Take the marks of a run before."""
@@ -89,7 +89,7 @@ class Marks(Protocol):
         ...
 
     def lack(self, key: ChainKey, upto: int) -> list[SiteMessage]:
-        """Hear that nobody can fill a hole; return messages that need not wait any longer."""
+        """Hear that no site can fill a hole; return messages that need not wait any longer."""
         ...
 
     def behind(self, key: ChainKey, sequence: int) -> int | None:
@@ -218,10 +218,10 @@ class Chains:
         return [one for key in due for one in self._release(key, given_up=True)]
 
     def lack(self, key: ChainKey, upto: int) -> list[SiteMessage]:
-        """Hear that nobody has anything for a hole.
+        """Hear that no site has anything for a hole.
 
         A chain whose beginning is not known begins above it; a hole in a known chain is waited for,
-        somebody may come who has it.
+        as a site may come that has it.
         """
         chain = self._with_holes.get(key)
         if chain is None or chain.mark != UNKNOWN or self._hole(key, chain).upto != upto:

@@ -66,11 +66,11 @@ class Federator:
 
     Args:
         site: Its identifier; the lowest one of those that want the same filter becomes its core.
-        epoch: Of this run, higher than that of any before.
+        epoch: Epoch of this run, higher than that of any before.
         neighbours: Sites it has links to.
-        limits: Of its memory and its intervals.
-        timing: Of its meshes.
-        interest_filters: Of messages that local subscribers may get from other sites.
+        limits: Limits of its memory and its intervals.
+        timing: Intervals of its meshes.
+        interest_filters: Filters of messages that local subscribers may get from other sites.
         seed: For the moment in a second at which it looks at its meshes.
         now: The time.
     """
@@ -114,7 +114,7 @@ class Federator:
         self._stamp = 0
         self._repair = Repair((site, epoch), limits, self.marks, self.store, self)
         self._next_sequence = 1
-        """Of a new mesh: above those of all that were, as others may remember their ends."""
+        """Number of a new mesh: above those of all before, as others may remember their ends."""
         self._swept_at = now - SWEEP_SECONDS * (seed * 0x9E3779B1 % 1000) / 1000
 
     # Events.

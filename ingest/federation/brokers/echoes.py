@@ -16,7 +16,7 @@ class Echoes:
     """The messages expected back.
 
     Args:
-        most: How many at most; a broker that sends none back is expected to for so many.
+        most: How many at most; if a broker sends none back, this bounds what is awaited.
         seconds: How long each is.
     """
 

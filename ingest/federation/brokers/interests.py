@@ -32,7 +32,7 @@ class Interests:
         allowed: Filters of messages that they may get from other sites.
         most: Filters of the summary.
         linger_seconds: How long a filter that left the summary is wanted.
-        clock_skew: By what part of itself the age of a message may be told too high.
+        clock_skew: By what part of itself the age of a message may be given too high.
     """
 
     def __init__(

@@ -52,7 +52,7 @@ SESSION_SECONDS: Final = 3600
 
 
 class LinkOwner(Protocol):
-    """Owner of links, told of their events."""
+    """Owner of links; gets their events."""
 
     def link_is_up(self, link: Link) -> None:
         """Connected and subscribed."""
@@ -71,9 +71,9 @@ class Link(asyncio.Protocol):
     """One client at one broker.
 
     Args:
-        broker: Where, and with which credentials.
-        client_id: As which client.
-        owner: Told of its events.
+        broker: Address and credentials.
+        client_id: Client identifier of the connection.
+        owner: Gets its events.
         subscriptions: At the own broker; none at a neighbour's.
         will: Message that the broker publishes when the connection breaks.
         settings: Time between signs of life, packets that may wait (further ones are dropped and
@@ -177,7 +177,7 @@ class Link(asyncio.Protocol):
             await pauses.wait()
 
     def close(self) -> None:
-        """Say goodbye, so that no will is published: the neighbours are told otherwise."""
+        """Say goodbye, so that no will is published: the neighbours learn of it otherwise."""
         self._is_closed = True
         if self._transport is not None:
             self._write(encode(Disconnect(), self._level))

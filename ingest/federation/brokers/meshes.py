@@ -12,7 +12,7 @@ all parents, and from any place in the mesh it floods the mesh.
 Of two cores the one with the lower identifier stays. The other one, and all who followed it, take
 the announcement that deposes it like any other.
 
-Where the published protocol waits for three announcements that do not come, this one also looks:
+When the published protocol waits for three announcements that do not come, this one also looks:
 
 - A site that loses its last parent is an *orphan*. It floods a search; the core answers it by an
   announcement with a new sequence. Neighbours answer with the core that they know, and a parent
@@ -20,7 +20,7 @@ Where the published protocol waits for three announcements that do not come, thi
   that is farther away may have its way through this site.
 - When no answer comes within `core_patience`, the core is taken for dead, and the orphan floods
   that. All who have heard no later announcement of that core drop it; a core that hears of its own
-  death announces itself anew. The announcements up to that one are *buried*: they may still be on
+  death announces itself again. The announcements up to that one are *buried*: they may still be on
   their way, and would otherwise bring it back.
 - A core elected after that `replaces` the old one: a site that comes later and still believes in
   the old one follows, whichever identifier is lower.
@@ -123,7 +123,7 @@ class Timing:
 
 
 class Out(Protocol):
-    """Where a mesh says its words."""
+    """Takes the words of a mesh."""
 
     def say(self, neighbour: int, word: Word) -> None:
         """Tell one neighbour."""
@@ -152,7 +152,7 @@ class Mesh:
 
     state: MeshState = MeshState.UNKNOWN
     is_wanted: bool = False
-    """Whether there are local subscribers."""
+    """There are local subscribers."""
     core: Core | None = None
     distance: int = 0
     parents: list[int] = field(default_factory=list)
@@ -165,7 +165,7 @@ class Mesh:
     announced_at: float = float("-inf")
     orphan_since: float = 0.0
     answered: dict[int, float] = field(default_factory=dict)
-    """Neighbour -> when it was last told of a better core."""
+    """Neighbour -> when it last heard from here of a better core."""
     searched: tuple[int, int, int] | None = None
     """The core and sequence of the last search that was passed on."""
     buried: dict[int, tuple[tuple[int, int], float]] = field(default_factory=dict)
@@ -182,7 +182,7 @@ class Mesh:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing here is worth remembering."""
+        """Tell whether nothing here is worth remembering."""
         return self.state is MeshState.UNKNOWN and not self.is_wanted and not self.buried
 
     # Events.
@@ -355,7 +355,7 @@ class Mesh:
     def _hear_wanted(self, wanted_ms: int, out: Out, now: float) -> None:
         """Hear how long messages have been wanted; a late joiner may have wanted them earlier.
 
-        Then those before are told of, too, wherever this comes to.
+        Then those before are named, too, wherever this comes to.
         """
         since = now - wanted_ms / 1000
         if since < self.known_since - EARLIER_SECONDS:
@@ -394,7 +394,7 @@ class Mesh:
                 self._resign(out, now)
 
     def _hear_loss(self, sender: int, told: Announcement, out: Out, now: float) -> None:
-        """Drop a core that has resigned, or that nobody finds."""
+        """Drop a core that has resigned, or that no site finds."""
         mine = self.core
         if mine is not None and mine.site == told.core.site and mine.age <= told.core.age:
             out.flood(told, but=sender)

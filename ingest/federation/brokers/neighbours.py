@@ -1,4 +1,4 @@
-"""Which neighbours are there, and the words for them in the next packet.
+"""The neighbours that are there, and the words for them in the next packet.
 
 A neighbour is there when its link is up and it was heard within three beacon intervals; each says
 something every beacon interval. One that is not there hears nothing.
@@ -14,7 +14,7 @@ BEACONS_MISSED: Final = 3
 
 
 class NeighbourHost(Protocol):
-    """Host of the neighbours, told of those that come and go."""
+    """Host of the neighbours; hears of those that come and go."""
 
     def neighbour_came(self, site: int, now: float) -> None:
         """Hear that one is there."""

@@ -10,7 +10,7 @@ Holes and tails are asked for until they are there, or until `patience_seconds` 
 the neighbour that has shown them, then of everybody (`waves`). A neighbour may have passed on
 messages above a hole and still wait for those in it; or its chain begins later than this site's, as
 it did not know yet since when the messages are wanted. So that a neighbour has nothing does not
-mean that nobody has.
+mean that no site has.
 """
 
 from collections import OrderedDict, defaultdict
@@ -27,7 +27,7 @@ from ingest.federation.packets import Head, Lack, Want, Wave, Word
 from mqlake.matching import TopicFilterTrie
 
 HEAD_SECONDS: Final = (0.5, 3.0, 10.0)
-"""After a chain has been quiet for so long, neighbours are told how far it has come."""
+"""Times of silence of a chain after which neighbours hear how far it has come."""
 
 MOST_REPAIRED: Final = 500
 """Messages that one Want brings; those above are asked for when these are there."""
@@ -69,19 +69,19 @@ class Site(Protocol):
 
 @dataclass(slots=True)
 class _Tail:
-    """Something of a chain that a neighbour has told of."""
+    """Messages of a chain that a neighbour has announced."""
 
     upto: int
     teller: int
     after: int
-    """Of a chain that this site knows nothing of: from where on messages are wanted,"""
+    """In a chain that this site knows nothing of: from where on messages are wanted,"""
     since: float | None
     """and since when they were published; None: at any time."""
     told_at: float
     asked_at: float = float("-inf")
     asked_after: int = UNKNOWN
     is_urgent: bool = False
-    """The teller has not the messages that it told of."""
+    """The neighbour does not have the messages that it announced."""
 
 
 class Repair:
@@ -89,7 +89,7 @@ class Repair:
 
     Args:
         name: The site, and the epoch of its run.
-        limits: Of the site.
+        limits: Limits of the site.
         marks: Messages that it has had.
         store: Messages that it has.
         host: The site itself.
@@ -107,7 +107,7 @@ class Repair:
             OrderedDict() for _ in HEAD_SECONDS
         )
         self._edges: dict[int, set[str]] = defaultdict(set)
-        """Neighbour -> filters whose messages it has to be told of."""
+        """Neighbour -> filters whose messages it has to hear of."""
         self._tails: OrderedDict[ChainKey, _Tail] = OrderedDict()
         self._waves = Waves(seconds=limits.patience_seconds, most=limits.most_waiting)
         self._wave_number = 0
@@ -184,7 +184,7 @@ class Repair:
     # Asking.
 
     def hear_head(self, sender: int, head: Head, now: float) -> None:
-        """Fetch messages that a neighbour has told of, if they are not there and wanted."""
+        """Fetch messages that a neighbour has announced, if they are not there and wanted."""
         key = head.key
         if key[:2] == self._name:
             return
@@ -270,7 +270,7 @@ class Repair:
     def _take_part(self, sender: int, want: Want, wave: Wave, now: float) -> None:
         if want.key[:2] == self._name:
             self._host.say(sender, Lack(want.key, want.upto, wave))
-            return  # nobody has messages that their origin has no more
+            return  # no site has messages that their origin has no more
         if wave not in self._waves:
             self._join(wave, sender, want, now)
             return
@@ -299,7 +299,7 @@ class Repair:
             tail.is_urgent = True
 
     def _conclude(self, ended: WaveEnded | None) -> None:
-        """Say that nobody has them, or begin a chain above messages that nobody has."""
+        """Say that no site has them, or begin a chain above such messages."""
         if ended is None:
             return
         key, upto = ended.want.key, ended.want.upto

@@ -34,7 +34,7 @@ class SavedState:
     """The file.
 
     Args:
-        path: Where; made when it is not there.
+        path: File of the database; made if it is missing.
         site: This one, as the sender in the envelopes.
         store_seconds: How long messages are kept.
         interest_seconds: How long subscribers count that were not heard of again.

@@ -82,8 +82,8 @@ class FederationService:
     """One site's federator and its links.
 
     Args:
-        settings: Of the process.
-        clock: Of the machine.
+        settings: Settings of the process.
+        clock: Clock of the machine.
     """
 
     def __init__(self, settings: FederationSettings, clock: Clock) -> None:
@@ -139,7 +139,7 @@ class FederationService:
     # The process.
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run until it is told to stop."""
+        """Run until `stop` is set."""
         self._follow()
         tasks = [
             asyncio.create_task(self.host.run()),
@@ -406,7 +406,7 @@ class FederationService:
     # Health and status.
 
     def health(self) -> tuple[bool, str]:
-        """Whether it does its work, and one line."""
+        """Tell whether it does its work, with one line about it."""
         there = self.federator.neighbours()
         missing = [str(site) for site, is_there in there.items() if not is_there]
         if not self.host.is_up:

@@ -7,8 +7,8 @@ one's answer. When all have answered it answers too. So a wave ends, over any re
 its end at the site that began it says that none of those that it reached has the messages.
 
 A site that has them sends them instead of an answer: they go back the way that the wave has come,
-and the wave does not end. Nor does it when a neighbour is lost meanwhile: nobody can say then, and
-the site that began it begins another one.
+and the wave does not end. Nor does it when a neighbour is lost meanwhile: the result is unknown
+then, and the site that began it begins another one.
 
 Each wave stands alone. Two sites that miss the same message would otherwise take each other's
 question for the answer that there is none.

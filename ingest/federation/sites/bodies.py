@@ -1,13 +1,13 @@
-"""Which neighbour sends the messages of which origin whole, and which only offers them.
+"""Chooses which neighbour sends the messages of an origin whole, and which only offers them.
 
-On redundant paths each message would come once for each path. A neighbour whose copy comes late is
-told that it is *spare* for that origin: from then on it offers messages, by their positions alone,
+On redundant paths each message would come once for each path. A neighbour whose copy comes late
+hears that it is *spare* for that origin: from then on it offers messages, by their positions alone,
 and gets its acknowledgement when the message has come whole from another. When that does not come
-in time, or cannot because a neighbour is away, the spare one is told to send whole again, beginning
-with unacknowledged messages that it has offered: so each path keeps its order. One whose offers are
-there before the messages, time after time, is the faster path: it is told so, too. This is the
-eager and lazy push of Plumtree (Leitão, Pereira and Rodrigues, 2007) and its optimization of the
-tree, with an offset behind it.
+in time, or cannot because a neighbour is away, the spare one is asked to send whole again,
+beginning with unacknowledged messages that it has offered: so each path keeps its order. One whose
+offers are there before the messages, time after time, is the faster path: it is asked to send
+whole, too. This is the eager and lazy push of Plumtree (Leitão, Pereira and Rodrigues, 2007) and
+its optimization of the tree, with an offset behind it.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ class Bodies:
 
     def __init__(self) -> None:
         self.asked = 0
-        """Times that a spare neighbour had to be told to send whole again."""
+        """Times that a spare neighbour had to be asked to send whole again."""
         self._spare: set[tuple[int, int]] = set()
         """(neighbour, origin)"""
         self._first: dict[int, int] = {}

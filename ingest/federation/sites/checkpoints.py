@@ -55,8 +55,8 @@ class SiteCheckpoints:
     """Writes a checkpoint once a second while something changes.
 
     Attributes:
-        epoch: Of the log.
-        ends: Of the partitions of `mqlake.inbound`, as they were last seen.
+        epoch: Epoch of the log.
+        ends: Ends of the partitions of `mqlake.inbound`, as they were last seen.
 
     Args:
         site: Whose it is.
@@ -94,7 +94,7 @@ class SiteCheckpoints:
         self._had_at = 0.0
         self._written = b""
         self._written_at = NOWHERE
-        """Offset of the last checkpoint: nobody else writes behind it."""
+        """Offset of the last checkpoint: no other process writes behind it."""
 
     def begin(self, epoch: int, ends: Mapping[int, int]) -> None:
         """Go on from where the run before was."""

@@ -39,7 +39,7 @@ LISTENER: Final = "neighbours"
 
 
 class ConnectionOwner(Protocol):
-    """Owner of connections, told of their events."""
+    """Owner of connections; gets their events."""
 
     def authenticate(self, connect: Connect) -> int | None:
         """Return which site a client is; None: none that may connect."""
@@ -74,7 +74,7 @@ class SiteConnection(asyncio.Protocol):
     """One connection between two sites.
 
     Args:
-        owner: Told of its events.
+        owner: Gets its events.
         connect: The packet of a client; None for a server.
         site: To which a client connects; a server learns the other side's.
         window: Messages that the other side may have unacknowledged.

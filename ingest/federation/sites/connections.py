@@ -38,8 +38,8 @@ class SiteConnections:
     """All connections of a site, by whomever they are made. Make it inside the event loop.
 
     Args:
-        settings: Of the process.
-        owner: Told of the events of each.
+        settings: Settings of the process.
+        owner: Gets the events of each.
 
     Attributes:
         made: Those that have not ended.

@@ -27,8 +27,8 @@ class LinkEvents:
     """Tells of the links of one site, after the fact: nothing waits for it.
 
     Args:
-        writer: Of the site's log.
-        tenant: Whose messages are federated.
+        writer: Writer of the site's log.
+        tenant: Tenant whose messages are federated.
         site: This one.
         clock: For the time of an event.
     """

@@ -28,9 +28,9 @@ class FullLog:
     """All messages that wait for room. Make it inside the event loop.
 
     Args:
-        disk: Of the site's log.
+        disk: Disk of the site's log.
         most_held: Messages of one neighbour.
-        events: Of the site's links.
+        events: Takes the events of the site's links.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class FullLog:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._held: dict[int, deque[Callable[[], None]]] = {}
-        """What takes them, by neighbour, in their order."""
+        """Functions that take them, by neighbour, in their order."""
         self._why = ""
 
     def held(self, site: int) -> int:

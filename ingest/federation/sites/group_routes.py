@@ -50,12 +50,12 @@ class GroupRoutes:
 
     Args:
         site: This one.
-        tenant: Whose messages are federated.
+        tenant: Tenant whose messages are federated.
         prefixes: Names of topics in the federation.
         groups: Says which ways there are to be.
-        log: Of the site.
+        log: Log of the site.
         make_topic: Makes a log topic unless it is there.
-        run: Of this federator, a number that no other run has.
+        run: Number of this run, which no other run of the federator has.
         on_failure: Called when the log does not take a route.
     """
 
@@ -98,7 +98,7 @@ class GroupRoutes:
         """Learn the routes of the run before.
 
         Args:
-            partitions: Of `mqlake.inbound`.
+            partitions: Number of partitions of `mqlake.inbound`.
 
         Raises:
             LogError: The log does not answer.
@@ -164,7 +164,7 @@ class GroupRoutes:
             for site, group in self._groups.ways()
             if site in self._there
         }
-        # New ones first: a barrier of somebody else may stand between any two of these.
+        # New ones first: a barrier of another writer may stand between any two of these.
         for route in wanted - self._routes:
             self._write(route, _WEIGHT)
         for route in self._routes - wanted:
@@ -177,7 +177,7 @@ class GroupRoutes:
             self._send_barriers(end)
 
     def when_known(self, action: Callable[[], None]) -> None:
-        """Call somebody as soon as records that it appends go by the present ways."""
+        """Call `action` as soon as records that it appends go by the present ways."""
         if self._unreported:
             self._then.append(action)
         else:

@@ -27,8 +27,8 @@ class SiteGroups:
     """Share groups of the federation at one site; nothing here knows a log.
 
     Args:
-        interest: Of all sites.
-        subscriptions: Of this one.
+        interest: Interest of all sites.
+        subscriptions: Subscriptions of this site.
     """
 
     def __init__(self, interest: Interest, subscriptions: SiteSubscriptions) -> None:

@@ -42,9 +42,9 @@ class Handing:
     """All messages for share groups that one site takes, or is given back.
 
     Args:
-        settings: Of the process.
+        settings: Settings of the process.
         prefixes: Names of topics in the federation.
-        writer: Of the site's log.
+        writer: Writer of the site's log.
         inlet: Returns the inlet: messages that this site has had.
         groups: Share groups, with the sites that have members.
         routes: The ways of this site.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 PARTS: Final = 20
-"""Of the most gaps of a stream: one a second, beyond the first half."""
+"""Parts of the most gaps of a stream: one a second, beyond the first half."""
 
 
 class HeldMessage(NamedTuple):
@@ -44,10 +44,10 @@ class Holding:
 
     Args:
         most_held: Messages of one neighbour: its window.
-        events: Of the site's links.
+        events: Takes the events of the site's links.
 
     Attributes:
-        most_gaps: Of a stream, for each site that a message has passed.
+        most_gaps: Most gaps of a stream, for each site that a message has passed.
     """
 
     def __init__(self, most_held: int, events: LinkEvents) -> None:

@@ -97,7 +97,7 @@ class Inlet:
         Args:
             message: It.
             acknowledge: Called when it is durable, if not at once.
-            most_gaps: Of its stream, with those that it makes; None: any number.
+            most_gaps: Most gaps of its stream, with those that it makes; None: any number.
         """
         key = stream_of(message)
         if self.streams.has(key, message.sequence):
@@ -133,7 +133,7 @@ class Inlet:
         return self.streams.has(key, sequence) or (key, sequence) in self._pending
 
     def hear_offer(self, number: tuple[StreamKey, int], acknowledge: Acknowledge) -> InletVerdict:
-        """Hear that a neighbour has a message; of one that is new `Bodies` is told."""
+        """Hear that a neighbour has a message; of one that is new `Bodies` hears."""
         if self.streams.has(*number):
             return InletVerdict.DUPLICATE
         waiting = self._pending.get(number)

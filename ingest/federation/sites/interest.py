@@ -2,8 +2,9 @@
 
 Each site tells its neighbours the few filters that cover those of its subscribers, under a number
 that grows with each change. Neighbours pass that on, and with it the *path*: the sites from the one
-that tells to the one that wants. No site is told of a path that it is on, so interest neither goes
-round nor outlives its site, and a neighbour behind whom nobody wants anything is asked for nothing.
+that tells to the one that wants. No site hears of a path that it is on, so interest neither goes
+round nor outlives its site, and a neighbour behind whom no site wants anything is asked for
+nothing.
 
     site 3 wants f/#     site 2 hears  3: [3] f/#        site 1 hears  3: [2, 3] f/#
 
@@ -19,18 +20,18 @@ from mqlake.matching import TopicFilterTrie
 from mqlake.topics import SHARE_PREFIX, validate_topic_filter
 
 MOST_FILTERS: Final = 10_000
-"""Of one site."""
+"""Filters of one site."""
 
 
 class InterestEntry(NamedTuple):
     """That a site wants something."""
 
     version: int
-    """Of its filters: the higher one counts."""
+    """Version of its filters: the higher one counts."""
     path: tuple[int, ...]
     """From the site that tells of it to the one that wants."""
     filters: tuple[str, ...]
-    """Of the federation; none: it wants nothing now."""
+    """Filters in the federation's names; none: it wants nothing now."""
     away: int = 0
     """Links on the path that were down."""
 
@@ -129,7 +130,7 @@ class Interest:
         self._found = None
 
     def news_for(self, neighbour: int) -> News:
-        """Return the news for a neighbour, and take them for told."""
+        """Return the news for a neighbour, and count them as sent."""
         told = self._told.setdefault(neighbour, {})
         news: News = {}
         for site in {*told, *self._sites()}:
@@ -151,14 +152,14 @@ class Interest:
         )
 
     def knows(self, neighbour: int) -> bool:
-        """Tell whether a neighbour has ever told its interest."""
+        """Tell whether a neighbour has ever announced its interest."""
         return neighbour in self._heard
 
     def may_bring(self, origin: int, neighbours: Iterable[int]) -> set[int]:
         """Return the neighbours that messages of a site may come from.
 
         Neighbours whose sites overlap are linked without this one, and so are all of whom one leads
-        to the origin. Of who has never told its interest anything may come.
+        to the origin. From one that never announced its interest anything may come.
         """
         sites = {one: {one, *self._heard.get(one, ())} for one in neighbours}
         found = {one for one, behind in sites.items() if origin in behind or not self.knows(one)}
@@ -246,7 +247,7 @@ class Interest:
         return {"version": self.own.version, "heard": heard}
 
     def restore(self, found: Any) -> None:
-        """Begin with the state of the run before; the own filters are told anew.
+        """Begin with the state of the run before; the own filters are announced again.
 
         Raises:
             InvalidRecord: It is nothing that `to_json` makes.

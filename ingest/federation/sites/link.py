@@ -50,7 +50,7 @@ class LinkContext:
         open_reader: Of the log.
         clock: For the age of messages.
         retained: Returns the latest retained messages of the site, for one that is new.
-        events: Of the site's links.
+        events: Takes the events of the site's links.
         make_topic: Makes a log topic unless it is there.
     """
 
@@ -73,8 +73,8 @@ class SiteLink:
 
     Attributes:
         connection: The one there is.
-        reason: Why there is none.
-        ends: Per partition where the log ended when somebody looked last.
+        reason: Reason why there is none.
+        ends: Per partition the end of the log at the last look.
         gone: Times that the log no longer had the records that this neighbour was to get next.
     """
 
@@ -117,7 +117,7 @@ class SiteLink:
         self._loop = asyncio.get_running_loop()
         self._out, self._in = _paces(neighbour)
         self._durable: deque[tuple[int, int]] = deque()
-        """Packet identifiers and sizes that the neighbour is not told of for its rate."""
+        """Packet identifiers and sizes whose acknowledgement waits for the rate of the link."""
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
 
     @property
@@ -127,7 +127,7 @@ class SiteLink:
 
     @property
     def is_up(self) -> bool:
-        """Whether the neighbour has said hello and gets messages."""
+        """Tell whether the neighbour has said hello and gets messages."""
         return self._outlet is not None
 
     @property

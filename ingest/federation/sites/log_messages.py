@@ -47,7 +47,7 @@ from mqlake.records import (
 from mqlake.topics import split_shared, validate_topic_filter
 
 HEADER_HANDED: Final = "mqlake-handed"
-"""Of a record that a neighbour has handed over for a share group: a `GroupOrigin`, with dots."""
+"""Header of a record that a neighbour has handed over for a group: a `GroupOrigin`, with dots."""
 
 HANDED: Final = "mqlake-handed"
 """User property with the share group, and the position that the message is handed over from."""
@@ -74,12 +74,12 @@ class GroupOrigin(NamedTuple):
 
     site: int
     epoch: int
-    """Of its log."""
+    """Epoch of its log."""
     partition: int
     sequence: int
     """Offset and one."""
     after: int
-    """Of the message for the group that was handed over before it, or of the position before."""
+    """Number of the message handed over for the group before it, or of the position before."""
     group: str
     """As `$share/<share name>/<topic filter>`, of the federation."""
 
@@ -102,7 +102,7 @@ class Carried:
 
     message: SiteMessage
     protocol_level: int
-    """Of the publisher."""
+    """Protocol level of the publisher."""
     headers: Headers
     """Identifier, client, origin, …"""
     sender: int
@@ -118,9 +118,9 @@ def of_record(record: LogRecord, tenant: str, site: int, epoch: int) -> Carried 
 
     Args:
         record: Of `mqlake.inbound`.
-        tenant: Whose messages are federated.
+        tenant: Tenant whose messages are federated.
         site: This one, the origin of messages without an envelope.
-        epoch: Of its log.
+        epoch: Epoch of its log.
 
     Raises:
         InvalidEnvelope: It has one that cannot be read.
@@ -140,16 +140,16 @@ def of_handed(record: LogRecord, group: str, after: int, site: int, epoch: int) 
     """Read a message that the router gives to a neighbour for a share group.
 
     Args:
-        record: Of `mqlake.delivery.<way>`, with the position that its source says.
-        group: Of the federation.
+        record: Record of `mqlake.delivery.<way>`, with the position that its source says.
+        group: Group in the federation's names.
         after: Sequence of the one before it in its partition that went to that neighbour for the
             group; 0: none is known.
         site: This one.
-        epoch: Of its log.
+        epoch: Epoch of its log.
 
     Raises:
         InvalidEnvelope: As `of_record`.
-        InvalidRecord: Likewise.
+        InvalidRecord: See `of_record`.
     """
     headers = dict(record.headers)
     _, separator, topic = (record.key or b"").decode(errors="replace").partition("/")

@@ -42,7 +42,7 @@ MOST_PACKET_ID: Final = 65_535
 RETAINED: Final = -1
 """In the place of a partition: retained before the link was new, no cursor waits for it."""
 HANDED: Final = -2
-"""Likewise: the router has given it to this neighbour for a share group."""
+"""Sequence of a message that the router has given to this neighbour for a share group."""
 NOBODY: Final = -1
 """In the place of an origin: it is sent whole on any path."""
 
@@ -54,7 +54,7 @@ class SiteLog:
     site: int
     epoch: int
     tenant: str
-    """Whose messages are federated."""
+    """Tenant whose messages are federated."""
     prefix: str
     """First level of the topics by which federators speak."""
     hop_limit: int
@@ -89,7 +89,7 @@ class _Sent:
     end: int
     """The cursor when this and all before is acknowledged."""
     clock: int
-    """Likewise the clock of the partition."""
+    """Clock of the partition there."""
     is_settled: bool = False
 
 
@@ -104,7 +104,7 @@ class Outlet:
     """One neighbour's view of the log, for as long as a connection lasts.
 
     Args:
-        log: Of this site.
+        log: Log of this site.
         neighbour: Its identifier.
         position: How far it is; moves as it acknowledges.
         window: Messages that may be unacknowledged.
@@ -150,12 +150,12 @@ class Outlet:
 
     @property
     def has_more(self) -> bool:
-        """Whether something could be sent but for the link's rate."""
+        """Tell whether something could be sent but for the link's rate."""
         return bool(self._queue) and len(self._unacknowledged) < self._window
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more should be read for now."""
+        """Tell whether nothing more should be read for now."""
         return len(self._queue) >= self._window
 
     def skip(self) -> None:
@@ -213,7 +213,7 @@ class Outlet:
                 verdict = self._log.hear(position, bind(self._settle_all, HANDED, sent))
                 if verdict is InletVerdict.NEW:
                     self._queue.append(_Waiting(publish, sent, HANDED, NOBODY))
-                elif verdict is InletVerdict.DUPLICATE:  # it was returned, and is chosen for anew
+                elif verdict is InletVerdict.DUPLICATE:  # it was returned, and is chosen for again
                     self._settle_all(HANDED, sent)
             if not publishes:
                 if way:
@@ -230,9 +230,9 @@ class Outlet:
         """Return PUBLISHes that may be sent now, with packet identifiers.
 
         Args:
-            pace: Of the link, if it has one. When it lets nothing more through, ask again at
-                `pace.free_at`.
-            now: Of a clock in seconds.
+            pace: Rate limit of the link, if it has one. When it lets nothing more through, ask
+                again at `pace.free_at`.
+            now: Time of a clock in seconds.
         """
         found: list[Publish] = []
         while self._queue and len(self._unacknowledged) < self._window:
@@ -263,7 +263,7 @@ class Outlet:
 
         Args:
             spare: Origins.
-            whole: Likewise; with none in either all of them.
+            whole: Origins; with none in either all of them.
         """
         self._spare.update(spare)
         again = set(whole) if spare or whole else set(self._spare)
@@ -319,7 +319,7 @@ class Outlet:
         topic = log.prefixes.to_federated(message.topic)
         message.key = message.key._replace(topic=topic)
         wanted_by = log.wanted.by(topic, retain=message.retain)
-        # Nobody is given a message that has expired, so nobody needs to wait for it.
+        # A message that has expired goes to no site, so no link needs to wait for it.
         if carried.sender == log.site and wanted_by and not _is_over(message, record, now_ms):
             message.after = self._told.get(record.partition, message.after)
             self._told[record.partition] = message.sequence

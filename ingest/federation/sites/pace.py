@@ -1,6 +1,6 @@
 """How fast messages may cross a link in one direction: pure, in seconds of a clock of the caller.
 
-Nobody loses anything by a rate. Messages not sent wait in the log of the site that sends, and those
+A rate loses nothing. Messages not sent wait in the log of the site that sends, and those
 that a neighbour brings too fast are acknowledged later, so that its window is full and it waits,
 too.
 """
@@ -14,7 +14,8 @@ class SendingPace:
 
     Args:
         messages_per_second: On average, and as many at once; 0: any number.
-        bytes_per_second: Likewise of topics and payloads. The excess of one message is owed.
+        bytes_per_second: Bytes of topics and payloads, on average; 0: any number. The excess of one
+            message is owed.
 
     Attributes:
         free_at: When the next message may cross.
@@ -26,7 +27,7 @@ class SendingPace:
         self._bytes = _bucket(bytes_per_second)
 
     def note(self, size: int, now: float) -> None:
-        """Hear that a message of so many bytes crosses."""
+        """Hear that a message of `size` bytes crosses."""
         if self._messages is not None:
             self.free_at = max(self.free_at, now + self._messages.take(1, now))
         if self._bytes is not None:

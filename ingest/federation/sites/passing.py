@@ -1,4 +1,4 @@
-"""Gaps that nobody can fill any more: neighbours say what of a stream they bring no more.
+"""Gaps that no site can fill any more: neighbours say what of a stream they bring no more.
 
 A message may have expired on its way, be too large for a link, or be wanted no longer: the gap that
 was left for it at a site behind stays. A site with many gaps asks its neighbours:
@@ -10,7 +10,7 @@ has gone to the asker. A gap of its own does not count when no other neighbour o
 which it asks them in turn. A message comes to no site twice, so a question names the sites that it
 has come through, and none of these counts: no two sites that lack the same wait for each other.
 
-Of the stream of a neighbour itself nobody has to ask: on that link its numbers ascend.
+About the stream of a neighbour itself no question is needed: on that link its numbers ascend.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EVERYTHING: Final = 2**63 - 1
 
 
 class PassingQuestion(NamedTuple):
-    """What of a stream may still come, but for what these sites bring?"""
+    """Asks what of a stream may still come, but for what these sites bring."""
 
     key: StreamKey
     through: tuple[int, ...]
@@ -46,9 +46,9 @@ class PassingQuestion(NamedTuple):
 @dataclass(slots=True)
 class _Answer:
     passed: int | None = None
-    """To be told when the log has gone to the asker up to `ends`."""
+    """Answer that is due when the log has gone to the asker up to `ends`."""
     ends: Mapping[int, int] | None = None
-    """Where the log ended after `passed` was found."""
+    """Ends of the log after `passed` was found."""
 
 
 class Passing:
@@ -56,20 +56,20 @@ class Passing:
 
     Args:
         site: This one.
-        interest: Of all sites: the ways that there are.
+        interest: Interest of all sites: the ways that there are.
     """
 
     def __init__(self, site: int, interest: Interest) -> None:
         self._site = site
         self._interest = interest
         self._came: dict[tuple[int, StreamKey], int] = {}
-        """Of a neighbour's own stream the last number that came on this connection."""
+        """Last number of a neighbour's own stream that came on this connection."""
         self._heard: dict[tuple[int, PassingQuestion], int] = {}
         """Answers of neighbours."""
         self._owed: dict[tuple[int, PassingQuestion], _Answer] = {}
         """Answers to neighbours."""
         self._needed: set[PassingQuestion] = set()
-        """What has to be asked to answer."""
+        """Questions that have to be asked to answer."""
         self._asking: set[PassingQuestion] = set()
 
     def close(self, neighbour: int) -> None:
@@ -83,7 +83,7 @@ class Passing:
         self._came[neighbour, key] = number
 
     def hear(self, neighbour: int, answers: Mapping[PassingQuestion, int]) -> None:
-        """Hear a neighbour's answers; what nobody has asked for is left out."""
+        """Hear a neighbour's answers; unasked ones are left out."""
         if len(self._heard) > MOST_ANSWERS:
             self._heard.clear()
         for question, number in answers.items():
@@ -108,9 +108,9 @@ class Passing:
         """Return the answers that are due, by neighbour. Call it when the end of the log is known.
 
         Args:
-            inlet: Of this site.
+            inlet: Inlet of this site.
             own: Returns the last number of a stream of this site.
-            ends: Of the log, as of after the call before.
+            ends: Ends of the log, as of after the call before.
             has_all: By neighbour, tells whether the log has gone to it up to some ends.
         """
         found: dict[int, dict[PassingQuestion, int]] = {}

@@ -1,8 +1,8 @@
 """How far a site's interest is known: a subscription may be acknowledged when all others know.
 
 Each number of a site's interest (`interest.Entry.version`) is answered by each site that hears of
-it. The neighbour from whom it was heard first is *owed* the answer until all have answered who were
-told of it from here; any other that tells of it is answered at once, so nobody waits in circles.
+it. The neighbour from whom it was heard first is *owed* the answer until all have answered who
+heard of it from here; any other that tells of it is answered at once, so none waits in circles.
 That is the diffusing computation of Dijkstra and Scholten (1980). A neighbour whose link ends is
 not waited for: it cannot be reached, and hears of it when it is back.
 """
@@ -17,14 +17,14 @@ OURSELVES: Final = -1
 
 
 class Debt(NamedTuple):
-    """That somebody is to be told when all behind this site know."""
+    """An answer that a neighbour gets when all behind this site know."""
 
     asker: int
     """A neighbour, or `OURSELVES`."""
     site: int
     """That wants."""
     version: int
-    """Of its filters."""
+    """Version of its filters."""
 
 
 class SiteReach:
@@ -32,11 +32,11 @@ class SiteReach:
 
     def __init__(self) -> None:
         self._told: dict[int, dict[int, int]] = {}
-        """By neighbour and site, the number that it was told last."""
+        """By neighbour and site, the number that was sent to it last."""
         self._known: dict[int, dict[int, int]] = {}
-        """Likewise up to which number all behind it know."""
+        """By neighbour and site, the number up to which all behind it know."""
         self._heard: list[Debt] = []
-        """Neighbours have not been told yet."""
+        """Numbers that neighbours have not got yet."""
         self._debts: list[Debt] = []
 
     def open(self, neighbour: int) -> None:
@@ -71,20 +71,20 @@ class SiteReach:
 
     @property
     def is_owing(self) -> bool:
-        """Whether something has come of which neighbours have not been told."""
+        """Tell whether something has come that neighbours have not got."""
         return bool(self._heard)
 
     def owe(self, asker: int, site: int, version: int) -> None:
-        """Hear of a number that is new here; it counts when all have been told."""
+        """Hear of a number that is new here; it counts when all have got it."""
         self._heard.append(Debt(asker, site, version))
 
     def tell(self, neighbour: int, news: News) -> None:
-        """Hear the news that a neighbour is told."""
+        """Hear the news that a neighbour gets."""
         told = self._told.setdefault(neighbour, {})
         told.update({site: entry.version for site, entry in news.items() if entry is not None})
 
     def all_are_told(self) -> None:
-        """Hear that all neighbours have been told all news."""
+        """Hear that all neighbours have got all news."""
         self._debts += self._heard
         self._heard.clear()
 

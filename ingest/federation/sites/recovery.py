@@ -28,12 +28,12 @@ _logger = logging.getLogger(__name__)
 
 class Recovered(NamedTuple):
     epoch: int
-    """Of the log."""
+    """Epoch of the log."""
     inlet: Inlet
     links: dict[int, LinkPosition]
     """By neighbour, of those that there were."""
     ends: Offsets
-    """Where the log ended when the run began."""
+    """Ends of the log when the run began."""
     interest: dict[str, Any]
     """Interest of neighbours; empty: nothing is known."""
     retained: LinkPosition | None
@@ -46,7 +46,7 @@ async def recover(log: LogAccess, now_ms: int) -> Recovered:
     """Learn how far all is.
 
     Args:
-        log: Of the site.
+        log: Log of the site.
         now_ms: The epoch of a log that was not federated before; UTC epoch.
 
     Raises:

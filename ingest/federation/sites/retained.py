@@ -1,4 +1,4 @@
-"""Which of the retained messages of a topic is the latest, the same at all sites.
+"""The latest of the retained messages of a topic, the same at all sites.
 
 Each site retains the message that stands last in its log, and two sites that set a topic while they
 are apart have the two messages in different orders. So each retained message has a stamp, and the
@@ -64,9 +64,9 @@ class Stamps:
 class _Topic:
     latest: Rank
     at: Position | None = None
-    """Where the log has it; None: it is on its way, or will come again."""
+    """Position in the log; None: it is on its way, or will come again."""
     shown: Rank | None = None
-    """Of the last message in the log with RETAIN: subscribers get that one."""
+    """Rank of the last message in the log with RETAIN: subscribers get that one."""
 
 
 class SiteRetained:
@@ -74,8 +74,8 @@ class SiteRetained:
 
     Args:
         site: This one.
-        epoch: Of its log.
-        tenant: Whose messages are federated.
+        epoch: Epoch of its log.
+        tenant: Tenant whose messages are federated.
         crosses: Tells whether a topic of this site may be known to others.
         most: Topics that are kept; of others the last in the log counts.
         position: Up to where the log has been read, and the clocks there; moves.

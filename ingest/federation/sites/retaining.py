@@ -42,9 +42,9 @@ class Retaining:
     """The retained messages of one site. Make it inside the event loop.
 
     Args:
-        settings: Of the process.
+        settings: Settings of the process.
         prefixes: Names of topics in the federation.
-        log: Of the site.
+        log: Log of the site.
         identifiers: For messages shown again.
         on_failure: Called when the log can be followed no longer, or does not take something.
 

@@ -73,9 +73,9 @@ class SiteService:
     """One site's federator and its links. Make it inside the event loop.
 
     Args:
-        settings: Of the process.
-        clock: Of the machine.
-        log: Of the site.
+        settings: Settings of the process.
+        clock: Clock of the machine.
+        log: Log of the site.
         make_topic: Makes a log topic unless it is there.
         growth: Returns how the log grows.
     """
@@ -173,7 +173,7 @@ class SiteService:
     # The process.
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run until it is told to stop.
+        """Run until `stop` is set.
 
         Raises:
             MqlakeError: The log fails, or the port is taken. The next run finds out which of the
@@ -433,7 +433,7 @@ class SiteService:
     # Health and status.
 
     def health(self) -> tuple[bool, str]:
-        """Whether it does its work, and one line."""
+        """Tell whether it does its work, with one line about it."""
         if not self.is_ready:
             return False, "reads the log after the last checkpoint"
         missing = [str(site) for site, link in self.links.items() if not link.is_up]
@@ -470,5 +470,5 @@ class SiteService:
 
     @property
     def epoch(self) -> int:
-        """Of this site's log."""
+        """Return the epoch of this site's log."""
         return self._checkpoints.epoch

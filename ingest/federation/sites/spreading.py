@@ -47,9 +47,9 @@ _logger = logging.getLogger(__name__)
 SPREAD_SECONDS: Final = 0.02
 """How long news are collected: subscriptions often come together."""
 NARROW_SECONDS: Final = 5.0
-"""Likewise filters wanted no longer; they cost little until then."""
+"""Pause before neighbours hear of filters wanted no longer; these cost little until then."""
 NARROW_PAUSES: Final = 20
-"""Of the time that it took to look at all filters, so many are waited until the next time."""
+"""Pause between looks at all filters, in times of what the last look took."""
 
 
 NO_ROUTE: Final = -1
@@ -60,17 +60,17 @@ class Spreading:
     """The interest of one site and of those behind its neighbours.
 
     Args:
-        settings: Of the process.
+        settings: Settings of the process.
         prefixes: Names of topics in the federation.
-        log: Of the site.
-        clock: For the number of the interest.
-        links: Of the site.
+        log: Log of the site.
+        clock: Gives the number of the interest.
+        links: Links of the site.
         on_change: Called when something was heard that a new run is to know.
         on_failure: Called when the log's subscriptions can be followed no longer.
         on_spread: Called when the interest here or elsewhere may be another than before.
 
     Attributes:
-        sent: Packets that told neighbours something.
+        sent: Packets sent to neighbours.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Which messages a site has had, exactly: for each stream a high-water mark and the gaps below it.
+"""The messages that a site has had, exactly: for each stream a mark, and the gaps below it.
 
 A stream is one partition of the log of one site in one epoch; the number of a message is its offset
 there plus one.
@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple
 from mqlake.errors import InvalidRecord
 
 MOST_GAPS: Final = 10_000
-"""Of one stream, for each site that a message has passed: who is further behind is never the first
-to hold back, so what closes gaps does not wait behind what makes them."""
+"""Gaps of one stream, for each site that a message has passed: who is further behind is never the
+first to hold back, so what closes gaps does not wait behind what makes them."""
 
 
 class StreamKey(NamedTuple):
@@ -68,8 +68,8 @@ class NumberedStream:
         """Note that a number was had, and that nothing comes between `after` and it.
 
         Args:
-            after: Below `number`.
-            number: Of a message.
+            after: Number below `number`: nothing else comes between on this link.
+            number: Number of a message.
         """
         if number > self.mark:
             if after > self.mark:

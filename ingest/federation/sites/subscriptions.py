@@ -5,7 +5,7 @@ those that have a session and may be away, `mqlake.rules` of the rules that run.
 share group (`group_names`), counts for as long as one record names it.
 
 The summary grows by filters that it does not cover. To see those that it covers in vain all filters
-are looked at (a second for 100,000), so that is done seldom, and by somebody who may be
+are looked at (a second for 100,000), so that is done seldom, and by a caller who may be
 interrupted.
 """
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 LOG_TOPICS: Final = (ROUTES, SESSIONS, RULES)
 
 MOST_GROUPS: Final = 1_000
-"""Share groups that other sites are told of: each by its name, so nothing summarises them."""
+"""Share groups that other sites hear of: each by its name, so nothing summarises them."""
 
 
 class SiteSubscriptions:
@@ -72,7 +72,7 @@ class SiteSubscriptions:
         self._counted: Counter[str] = Counter()
         self._summary: frozenset[str] = frozenset()
         self._added: set[str] = set()
-        """Not covered by the summary; while it is made anew, all that have come since."""
+        """Not covered by the summary; while it is made again, all that have come since."""
         self._is_narrowing = False
         self._has_less = False
         self._groups_by_key: dict[tuple[str, bytes], tuple[str, ...]] = {}
@@ -87,7 +87,7 @@ class SiteSubscriptions:
 
     @property
     def has_less(self) -> bool:
-        """Whether a filter has gone since the summary was made of all."""
+        """Tell whether a filter has gone since the summary was made of all."""
         return self._has_less
 
     def take(self, log_topic: str, records: Iterable[LogRecord]) -> bool:
@@ -123,12 +123,12 @@ class SiteSubscriptions:
     def keeps(self, group: str) -> bool:
         """Tell whether a group has sessions here that outlive their connections.
 
-        Messages for which nobody is there wait for these.
+        Messages of a group without a member wait for these.
         """
         return group in self._kept
 
     def summary(self) -> frozenset[str]:
-        """Return at most so many filters that cover all that is wanted, and perhaps more."""
+        """Return a bounded number of filters that cover all that is wanted, and perhaps more."""
         if self._added:
             found = frozenset(summarise(self._summary | self._added, self._most))
             if self._is_narrowing:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from mqlake.log.contract import LogWriter
 
 LOOK_SECONDS: Final = 0.1
-"""How often offers are looked at that nobody has kept yet."""
+"""Pause between looks at offers whose messages have not come yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +52,9 @@ class TakingContext:
     Attributes:
         settings: Of the process.
         prefixes: Names of topics in the federation.
-        writer: Of the site's log.
-        clock: For the patience with offers.
-        links: Of the site.
+        writer: Writer of the site's log.
+        clock: Measures the patience with offers.
+        links: Links of the site.
         is_latest: Tells whether a retained message, with its topic here, is the latest one.
         on_failure: Called when the log has not taken a message.
         passing: Knows what neighbours bring no more.
@@ -80,7 +80,7 @@ class Taking:
 
     Attributes:
         inlet: Messages that this site has had; another one when these are known.
-        sent: Packets that told neighbours how to send.
+        sent: Packets that asked neighbours to change how they send.
     """
 
     def __init__(self, context: TakingContext) -> None:
@@ -145,8 +145,8 @@ class Taking:
         """Answer neighbours that have gaps, close gaps here and ask for more of them.
 
         Args:
-            ends: Of the log, as it was just seen.
-            epoch: Of the log.
+            ends: Ends of the log, as they were just seen.
+            epoch: Epoch of the log.
         """
 
         def last(key: StreamKey) -> int:

@@ -61,7 +61,7 @@ class Asked(NamedTuple):
 
 
 class Passed(NamedTuple):
-    """What the sender does not bring any more."""
+    """Numbers that the sender does not bring any more."""
 
     numbers: dict[PassingQuestion, int]
     """Up to which number of the stream."""

@@ -30,7 +30,7 @@ MAX_UNDER_WAY: Final = 32
 connections of the authenticators; further ones wait for their turn."""
 
 MAX_WAITING: Final = 1_000
-"""Attempts of an address, those under way among them; further ones are told to come later."""
+"""Attempts of an address, those under way among them; further ones are refused as busy."""
 
 
 class LoginAttempts:
@@ -54,7 +54,7 @@ class LoginAttempts:
     async def judge(self, address: str, ask: Callable[[], Awaitable[Verdict]]) -> Verdict:
         """Return the verdict on an attempt when it is its turn, or that there are too many.
 
-        One that nobody waits for to the end stays counted: the work was done.
+        One that was given up stays counted: the work was done.
 
         Args:
             address: The peer's, without its port.
@@ -101,7 +101,7 @@ class LoginAttempts:
     def _keep(self, network: str, level: float) -> None:
         self._buckets.pop(network, None)
         if level <= 0.0:
-            return  # who logs in takes the place of nobody who guesses
+            return  # who logs in takes no place from those who guess
         if len(self._buckets) >= MAX_ADDRESSES:
             del self._buckets[next(iter(self._buckets))]
         self._buckets[network] = (level, self._clock.monotonic())

@@ -37,10 +37,10 @@ class Authenticator:
     """Decides which clients may log in.
 
     Args:
-        credentials_file: The users; without one nobody proves a user name.
+        credentials_file: The users; without one no client can prove a user name.
         allow_anonymous: Whether a client needs no user name; None: only without a file.
-        failed_logins_per_minute: Of one address; 0: any number.
-        clock: For their counting.
+        failed_logins_per_minute: Bound for one address; 0: any number.
+        clock: Clock for their counting.
 
     Attributes:
         attempts: To log in, of all authenticators of the gateway.
@@ -70,8 +70,8 @@ class Authenticator:
         """Decide on a client whose password is known, or not asked for; None: it has to be checked.
 
         Args:
-            username: Of the CONNECT; None when it has none.
-            password: Likewise.
+            username: User name of the CONNECT; None without one.
+            password: Password of the CONNECT; None without one.
         """
         if self._credentials is None or username is None:
             return Accepted(username, is_verified=False) if self._allows_anonymous else ANONYMOUS
@@ -106,8 +106,8 @@ class Authenticator:
         """Open an exchange of enhanced authentication; refuse a method there is not.
 
         Args:
-            method: Of the CONNECT.
-            prefix: Of the names of users that may log in.
+            method: Authentication Method of the CONNECT.
+            prefix: Prefix of the names of users that may log in.
         """
         opener = METHODS.get(method)
         if opener is None or self._credentials is None:  # [MQTT5-4.12.0-1]
@@ -128,7 +128,7 @@ class Authenticator:
         return self._credentials is not None and self._credentials.find(username) == verifier
 
     async def reload(self) -> int | None:
-        """Read the credentials file anew; return how many users there are, None without a file.
+        """Read the credentials file again; return how many users there are, None without a file.
 
         Raises:
             CredentialsError: It cannot be used; the users stay as they were.

@@ -22,7 +22,7 @@ class Authorizer:
             everything.
 
     Attributes:
-        version: Of the rights that were applied; 0: none were, the file counts.
+        version: Version of the rights that were applied; 0: none were, the file counts.
 
     Raises:
         RightsError: The file cannot be used.
@@ -35,7 +35,7 @@ class Authorizer:
 
     @property
     def has_rules(self) -> bool:
-        """Whether clients may not do everything."""
+        """Tell whether clients may not do everything."""
         return self._rights is not None
 
     def of(
@@ -44,16 +44,16 @@ class Authorizer:
         """Return the rights of a client; None: it may do everything.
 
         Args:
-            tenant: Of the client.
-            client_id: Of the client.
-            username: With which it has logged in; None: with none.
-            grants: Of its login.
+            tenant: Tenant of the client.
+            client_id: Client identifier of the client.
+            username: User that it has logged in as; None: none.
+            grants: Rights that its login brings.
         """
         rights = self._rights
         return None if rights is None else rights.of(client_id, username, grants, tenant=tenant)
 
     def renew(self, rights: ClientRights) -> None:
-        """Bring rights that were given up to the rules of now."""
+        """Bring rights that were given up to the present rules."""
         assert self._rights is not None
         rights.take(self._rights)
 
@@ -63,7 +63,7 @@ class Authorizer:
         self.version = version
 
     async def reload(self) -> int | None:
-        """Read the file anew; return how many rules there are, None without a file.
+        """Read the file again; return how many rules there are, None without a file.
 
         Raises:
             RightsError: It cannot be used; the rules stay as they were.

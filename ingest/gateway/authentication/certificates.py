@@ -26,7 +26,7 @@ def attributes_of_certificate(transport: BaseTransport | None) -> dict[str, str]
     """Return attributes by a client's verified certificate; a field that is there twice is none.
 
     Args:
-        transport: Of the client; behind a proxy it knows no field.
+        transport: Transport of the client; behind a proxy it knows no field.
     """
     if transport is None or transport.get_extra_info("client_certificate_not_after") is None:
         return {}
@@ -43,8 +43,8 @@ def username_of_certificate(transport: BaseTransport, identity: Identity) -> str
     """Return the user name in a client's certificate, in the form SASLprep gives it.
 
     Args:
-        transport: Of the client; knows the certificate, if that was verified.
-        identity: Which name it is.
+        transport: Transport of the client; knows the certificate, if that was verified.
+        identity: Field that has the name.
 
     Returns:
         None without a certificate, without such a name, with two of them (either might be meant),

@@ -32,7 +32,7 @@ class AuthenticatorLink(Protocol):
         ...
 
     async def reload(self) -> None:
-        """Read its files anew.
+        """Read its files again.
 
         Raises:
             KeysUnusable: One cannot be used; all stays as it was.
@@ -46,10 +46,10 @@ class Chain:
     """All authenticators of a gateway.
 
     Args:
-        authenticator: Of the credentials file.
+        authenticator: Authenticator of the credentials file.
         links: The others, by their names.
         prefixes: By the same names, prefixes of the names of their users.
-        allow_anonymous: Whether a client that nobody knows, and that names no user, is let in.
+        allow_anonymous: A client that no authenticator knows, and that names no user, is let in.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class Chain:
         """Decide on a client.
 
         A verdict that costs work comes as a future, when it is the attempt's turn; cancel it when
-        nobody waits any more.
+        no client waits any more.
 
         Args:
-            attempt: Of its CONNECT.
+            attempt: Attempt of its CONNECT.
             names: Authenticators, asked in this order; none: the credentials file alone, if any.
         """
         file, who = self._authenticator, (attempt.username, attempt.password)
@@ -94,11 +94,11 @@ class Chain:
         return self._authenticator.is_current(username, verifier)
 
     async def reload(self) -> int | None:
-        """Read the credentials file anew; `Authenticator.reload` describes it."""
+        """Read the credentials file again; `Authenticator.reload` describes it."""
         return await self._authenticator.reload()
 
     async def reload_keys(self) -> None:
-        """Read the files of the other authenticators anew.
+        """Read the files of the other authenticators again.
 
         Raises:
             KeysUnusable: One cannot be used; those before it, in the settings, have been read.

@@ -32,11 +32,11 @@ class EnhancedAuthentication:
 
     Args:
         authenticator: The gateway's.
-        method: Of the CONNECT; all AUTH packets have the same. [MQTT5-4.12.0-5]
-        username: Of the CONNECT, None without one; only that user may log in. From the
+        method: Method of the CONNECT; all AUTH packets have the same. [MQTT5-4.12.0-5]
+        username: User name of the CONNECT, None without one; only that user may log in. From the
             first success on it is the one that has logged in, and stays it.
         address: The peer's, without its port.
-        prefix: Of the names of users that may log in.
+        prefix: Prefix of the names of users that may log in.
     """
 
     __slots__ = (
@@ -66,7 +66,7 @@ class EnhancedAuthentication:
         self._is_authenticated = False
 
     def begin(self, data: bytes | None) -> Outcome:
-        """Begin with the authentication data of the CONNECT, or of the AUTH that asks anew."""
+        """Begin with the authentication data of the CONNECT, or of the AUTH that asks again."""
         opened = self._authenticator.open_exchange(self.method, self._prefix)
         if isinstance(opened, Refused):
             return opened

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mqlake.rights.grants import Grants
 
 MAX_WAITING: Final = 1_000
-"""Clients whose request waits to be sent; further ones are told that the server is busy."""
+"""Clients whose request waits to be sent; further ones hear that the server is busy."""
 MAX_ANSWER_BYTES: Final = 64 * 1024
 MAX_REMEMBERED: Final = 10_000
 
@@ -43,9 +43,9 @@ class HttpAuthenticator:
     """Asks one web server.
 
     Args:
-        name: In the settings.
-        settings: Where it is.
-        clock: How long an answer counts.
+        name: Name in the settings.
+        settings: Address and bounds of the server.
+        clock: Measures how long an answer counts.
     """
 
     def __init__(self, name: str, settings: HttpAuthenticatorSettings, clock: Clock) -> None:

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_WAITING: Final = 1_000
-"""Clients that wait for keys; further ones are told that the server is busy."""
+"""Clients that wait for keys; further ones hear that the server is busy."""
 
 
 class JwtAuthenticator:
     """Lets in clients that have a token.
 
     Args:
-        name: In the settings.
+        name: Name in the settings.
         settings: Which tokens are taken.
         clock: How long keys count; tokens end by the machine's calendar.
 
@@ -72,7 +72,7 @@ class JwtAuthenticator:
             return NO_ANSWER
 
     async def reload(self) -> None:
-        """Read the file of keys anew.
+        """Read the file of keys again.
 
         Raises:
             KeysUnusable: It cannot be used; the keys stay as they were.

@@ -1,4 +1,4 @@
-"""Where the keys are that verify tokens: in a file, or at a web server that changes them."""
+"""Sources of the keys that verify tokens: a file, or a web server that changes them."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Keys(Protocol):
             kid: By which it says it is signed, if it says so.
 
         Raises:
-            NoAnswer: Nobody knows now.
+            NoAnswer: This is unknown now.
         """
         ...
 
     async def reload(self) -> None:
-        """Read anew keys that change only when an operator asks for it.
+        """Read keys again that change only when an operator asks for it.
 
         Raises:
             KeysUnusable: It cannot be used; the keys stay as they were.
@@ -57,7 +57,7 @@ class KeyFile:
     """Keys of a file.
 
     Args:
-        path: Of the file.
+        path: File of keys.
         read: Makes keys of its content.
         is_secret: Whether only its owner may read it.
 
@@ -105,15 +105,15 @@ class KeyFile:
 class KeySet:
     """Keys of a web server (JWKS), fetched when they are asked for.
 
-    They are fetched anew when they are older than `cache_seconds`, and for a key that is not among
+    They are fetched again when they are older than `cache_seconds`, and for a key that is not among
     them; not sooner than `refetch_seconds` after the last time in that case and after a failure, so
     that made-up names of keys, or a server that is away, cost little. While the server
     does not answer the keys count on, for `keep_seconds`.
 
     Args:
-        name: Of the authenticator.
-        settings: Where they are.
-        clock: How long they count.
+        name: Name of the authenticator.
+        settings: Address and bounds of the server.
+        clock: Measures how long they count.
     """
 
     def __init__(self, name: str, settings: JwtAuthenticatorSettings, clock: Clock) -> None:
@@ -157,7 +157,7 @@ class KeySet:
             self._tried_at = self._clock.monotonic()
             self._fetching = asyncio.get_running_loop().create_task(self._fetch())
         if self._keys and self._answering.is_silent:
-            return  # they count on: nobody waits for a server that is away
+            return  # they count on: no client waits for a server that is away
         await asyncio.shield(self._fetching)
 
     async def _fetch(self) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ingest.gateway.settings.authenticators import LdapAuthenticatorSettings
 
 MAX_WAITING: Final = 1_000
-"""Clients whose request waits to be sent; further ones are told that the server is busy."""
+"""Clients whose request waits to be sent; further ones hear that the server is busy."""
 
 DENIED: Final = frozenset({48, 49, 50, 53})
 """Results of a bind that deny: inappropriateAuthentication, invalidCredentials,
@@ -45,8 +45,8 @@ class LdapAuthenticator:
     """Asks one directory, on a connection for each login.
 
     Args:
-        name: In the settings.
-        settings: Where it is, and which of its entries are users.
+        name: Name in the settings.
+        settings: Address of the server, and which of its entries are users.
     """
 
     def __init__(self, name: str, settings: LdapAuthenticatorSettings) -> None:

@@ -39,7 +39,7 @@ class LdapConnection:
     ) -> None:
         self._reader = reader
         self._writer = writer
-        self._below = below  # of the socket below TLS: nobody may collect it, or that is closed
+        self._below = below  # of the socket below TLS: if it is collected, that is closed
         self._number = 0
 
     @classmethod
@@ -131,7 +131,7 @@ class LdapConnection:
         return entries, found.code
 
     def close(self) -> None:
-        """Close the connection; nobody waits until the server has."""
+        """Close the connection, without waiting for the server."""
         self._writer.write(encode_unbind(self._number + 1))
         self._writer.transport.abort()
 

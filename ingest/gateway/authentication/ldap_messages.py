@@ -54,7 +54,7 @@ def encode_bind(number: int, name: bytes, password: bytes) -> bytes:
     """Write a simple bind.
 
     Args:
-        number: Of the message.
+        number: Identifier of the LDAP message.
         name: Distinguished name.
         password: Not empty: that would be no login, and succeed (RFC 4513, 5.1.2).
     """
@@ -76,11 +76,11 @@ def encode_search(
     """Write a search below a name for entries that have all of some values.
 
     Args:
-        number: Of the message.
+        number: Identifier of the LDAP message.
         base: Distinguished name.
         values: Attributes with the value that they must have.
-        wanted: Attributes to be told.
-        size_limit: Of entries.
+        wanted: Attributes to return.
+        size_limit: Most entries.
         time_limit_seconds: That the server may take.
     """
     equal = b"".join(

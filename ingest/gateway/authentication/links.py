@@ -32,10 +32,10 @@ def open_chain(
     *,
     allow_anonymous: bool,
 ) -> Chain:
-    """Return all authenticators of a gateway; those with names have asked nobody yet.
+    """Return all authenticators of a gateway; those with names have no connection yet.
 
     Args:
-        authenticator: Of the credentials file.
+        authenticator: Authenticator of the credentials file.
         named: The settings of the others.
         clock: How long things count.
         allow_anonymous: See `Chain`.
@@ -52,10 +52,10 @@ def open_chain(
 def open_link(
     name: str, settings: AuthenticatorSettings, clock: Clock, passwords: PasswordChecks
 ) -> AuthenticatorLink:
-    """Return an authenticator; it has asked nobody yet.
+    """Return an authenticator; it has no connection yet.
 
     Args:
-        name: In the settings.
+        name: Name in the settings.
         settings: Of which kind it is.
         clock: How long things count.
         passwords: Checks those that are not checked elsewhere.

@@ -41,7 +41,7 @@ class Login:
         connection: Held while a password is checked, not while the client is asked.
         chain: The gateway's.
         names: Authenticators of it that are asked.
-        user_prefix: Of the names of its tenant's users.
+        user_prefix: Prefix of the names of its tenant's users.
         accept: Takes the client that has logged in, with properties for its CONNACK.
     """
 
@@ -75,7 +75,7 @@ class Login:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more can come of it."""
+        """Tell whether nothing more can come of it."""
         return self._connect is None and self._enhanced is None
 
     def begin(self, connect: Connect, identity: str | None) -> None:
@@ -83,8 +83,8 @@ class Login:
 
         Args:
             connect: Waits for its answer.
-            identity: User name by a certificate; a client with one needs no password, and is nobody
-                else.
+            identity: User name by a certificate; a client with one needs no password, and no
+                other name.
         """
         self._connect = connect
         method = connect.properties.get("authentication_method")

@@ -18,7 +18,7 @@ class Accepted:
     data: bytes | None = None
     """The server's last authentication data, by which the client can check the server."""
     is_verified: bool = True
-    """Whether it has shown that this is its name. Else it only says so."""
+    """It has shown that this is its name. Else it only says so."""
     ends_at: float | None = None
     """When that is over, and with it its connection, in seconds UTC; None: never."""
     grants: Grants = NO_GRANTS
@@ -28,7 +28,7 @@ class Accepted:
     token_id: str | None = None
     """Claim jti of the token by which it has shown that; None: by none, or one without."""
     verifier: PasswordVerifier | None = field(default=None, compare=False, repr=False)
-    """Of the credentials file, by which it has shown that; None: it has by something else."""
+    """Verifier of the credentials file that has shown that; None: something else has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Attempt(NamedTuple):
     """The peer's, without its port; empty where there is none."""
     protocol_level: int
     user_prefix: str = ""
-    """Of its tenant: the prefix of its users' names."""
+    """Prefix of the names of its tenant's users."""
 
 
 class AuthenticationExchange(Protocol):

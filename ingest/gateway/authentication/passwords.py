@@ -18,7 +18,7 @@ THREADS: Final = max(1, (os.cpu_count() or 2) // 2)
 """That check passwords; the others are the event loop's and its neighbours'."""
 
 MAX_WAITING_CHECKS: Final = 1_000
-"""Some seconds of work; further clients are told that the server is busy."""
+"""Some seconds of work; further clients hear that the server is busy."""
 
 MAX_REMEMBERED_LOGINS: Final = 10_000
 

@@ -44,15 +44,15 @@ if TYPE_CHECKING:
     from ingest.gateway.settings.authenticators import PostgresAuthenticatorSettings
 
 MAX_WAITING: Final = 1_000
-"""Clients whose query waits to be sent; further ones are told that the server is busy."""
+"""Clients whose query waits to be sent; further ones hear that the server is busy."""
 
 
 class PostgresAuthenticator:
     """Asks one database.
 
     Args:
-        name: In the settings.
-        settings: Where it is, and the query.
+        name: Name in the settings.
+        settings: Address of the database, and the query.
         passwords: Checks them.
     """
 

@@ -23,7 +23,7 @@ from mqlake.saslprep import UnpreparableText, prepare
 from mqlake.tenants import qualified
 
 MAX_MESSAGE_BYTES: Final = 8192
-"""Of a client's message; a name of the longest kind fits several times."""
+"""Largest message of a client; a name of the longest kind fits several times."""
 
 NONCE_BYTES: Final = 18
 """Random bytes of ours in a nonce: as many as in PostgreSQL's; 24 characters of base64."""
@@ -47,7 +47,7 @@ class ScramServer:
 
     Args:
         credentials: The users.
-        prefix: Of the names of users that may log in; they may leave it out.
+        prefix: Prefix of the names of users that may log in; they may leave it out.
         nonce: Our part of the nonce, for a test; a fresh one without it.
     """
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MAX_TOKEN_BYTES: Final = 16 * 1024
 MAX_KEYS: Final = 32
-"""Of one set: each may be tried for a token that does not say by which it is signed."""
+"""Most keys of one set: each may be tried for a token that does not say by which it is signed."""
 MIN_RSA_BITS: Final = 2048
 """RFC 7518, 3.3 and 3.5."""
 

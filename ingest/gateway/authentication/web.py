@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS: Final = 30.0
 MAX_REASON: Final = 500
-"""Characters of an error of others that are told in the log."""
+"""Characters of an error of others that are written to the log."""
 
 NO_ANSWER: Final = Refused(
     ConnackReasonCode.SERVER_UNAVAILABLE, "the authenticator does not answer"
@@ -38,11 +38,11 @@ class WebServer:
     """Answers requests.
 
     Args:
-        name: Of the authenticator that asks it.
-        url: Of the server.
-        settings: How it is reached.
-        max_requests: At the same time; further ones wait.
-        headers: Of each request.
+        name: Name of the authenticator that asks it.
+        url: URL of the server.
+        settings: Time-outs and certificates for it.
+        max_requests: Requests at the same time; further ones wait.
+        headers: Headers of each request.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class WebServer:
         """Return the body of an answer 200.
 
         Args:
-            method: Of HTTP.
-            body: Of the request.
-            max_bytes: That the answer may have.
+            method: Method of HTTP.
+            body: Body of the request.
+            max_bytes: Largest answer.
 
         Raises:
             NoAnswer: There is none, another, a larger one, or none in time.
@@ -115,7 +115,7 @@ class Answering:
     """Logs that a server does not answer, once, and that it does again.
 
     Args:
-        name: Of the authenticator.
+        name: Name of the authenticator.
 
     Attributes:
         is_silent: There was no answer the last time.

@@ -1,1 +1,1 @@
-"""What every room of a gateway uses: clients, counters, events, drops, denials, tasks."""
+"""Parts that every room of a gateway uses: clients, counters, events, drops, denials, tasks."""

@@ -55,8 +55,8 @@ class Connections:
     """Knows the sockets from `connection_made` to `connection_lost`.
 
     Args:
-        counters: Of the gateway.
-        max_connections: More are let in no further than CONNECT.
+        counters: Counters of the gateway.
+        max_connections: Bound; further ones are refused at CONNECT.
     """
 
     def __init__(self, counters: GatewayCounters, max_connections: int) -> None:
@@ -74,7 +74,7 @@ class Connections:
 
     @property
     def is_full(self) -> bool:
-        """Whether the last one was one too many."""
+        """Tell whether the last one was one too many."""
         return len(self._sockets) > self._max_connections
 
     def part(self) -> float:

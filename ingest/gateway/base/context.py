@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Of one gateway.
+    """Context of one gateway, which all its parts share.
 
     Attributes:
-        settings: Of the gateway.
+        settings: Settings of the gateway.
         me: Its name and this run of it.
         clock: For the times of messages and of time-outs.
         loop: Everything runs on it.
-        counters: Of its work.
-        of_tenants: Likewise, for the clients of each tenant.
-        events: For rules and other readers.
+        counters: Counters of its work.
+        of_tenants: Counters of its work for the clients of each tenant.
+        events: Takes events for rules and other readers.
         drops: For messages that clients do not get.
         denials: For attempts of clients without the right.
     """
@@ -49,5 +49,5 @@ class Context:
 
     @property
     def origin(self) -> str:
-        """Where messages come from that it accepts: `<site>/<gateway>`."""
+        """Return the origin of messages that it accepts: `<site>/<gateway>`."""
         return f"{self.settings.site}/{self.settings.name}"

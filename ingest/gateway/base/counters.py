@@ -67,4 +67,4 @@ class GatewayCounters:
     events_lost: int = 0
     """Records of `mqlake.events` that the log did not take."""
     events_left_out: int = 0
-    """Deliveries of which rules were not told: more than delivery_events_per_second."""
+    """Deliveries without an event for rules: more than delivery_events_per_second."""

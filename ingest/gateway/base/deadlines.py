@@ -20,7 +20,7 @@ at most so much after it goes on."""
 UNWATCHED: Final = 0
 
 FEW_SLOTS: Final = 1024
-"""So many are kept whether or not they are empty; the longest keep alive spans 393,000."""
+"""Slots that are kept even if they are empty; the longest keep alive spans 393,000."""
 
 
 class WithDeadline(Protocol):
@@ -33,7 +33,7 @@ class WithDeadline(Protocol):
     slot: int
 
     def deadline_passed(self) -> None:
-        """Act, or watch anew: the deadline is forgotten."""
+        """Act, or watch again: the deadline is forgotten."""
 
 
 class Deadlines:
@@ -56,7 +56,7 @@ class Deadlines:
         self._prune_at = FEW_SLOTS
 
     def set(self, watched: WithDeadline, seconds: float) -> None:
-        """Call `deadline_passed` after so many seconds, and no more at an earlier deadline."""
+        """Call `deadline_passed` after `seconds`, and no more at an earlier deadline."""
         slot = max(ceil((self._loop.time() + seconds) / SLOT_SECONDS), self._passed + 1)
         if slot == watched.slot:
             return

@@ -1,4 +1,4 @@
-"""Attempts of clients without the right: counted, and told as events `client.denied`.
+"""Attempts of clients without the right: counted, and reported as events `client.denied`.
 
 A client may try often and may be a stranger, so equal attempts are added up and become one
 event a second; how many and how long these are has a bound.
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from ingest.gateway.base.events import Events
 
 MAX_KINDS: Final = 100
-"""Different attempts told of one second; further ones are added up without their client."""
+"""Different attempts reported for one second; further ones are added up without their client."""
 
 MAX_CHARACTERS: Final = 256
-"""Of a name or a topic that is told; the rest is left out."""
+"""Length of a reported name or topic; the rest is left out."""
 
 Action: TypeAlias = Literal["connect", "publish", "subscribe"]
 

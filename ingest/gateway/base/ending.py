@@ -16,7 +16,7 @@ class Ending:
 
     Args:
         stop: Set when the gateway is to end.
-        reader: Of its deliveries: no more of them count.
+        reader: Reader of its deliveries: no more of them count.
 
     Attributes:
         failure: The reason; None: it was asked to end, or has not yet.

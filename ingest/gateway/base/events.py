@@ -1,6 +1,6 @@
 """Events of clients and sessions, as records of `mqlake.events`.
 
-Told after the fact and without waiting: an event that the log does not take is counted, nothing
+Reported after the fact and without waiting: an event that the log does not take is counted, nothing
 else depends on it. They are handed to the log in portions: each request by itself would cost the
 log more than all the rest of a connect.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PORTION_SECONDS: Final = 0.02
 """How long an event waits for others."""
 PORTION: Final = 500
-"""So many wait at most."""
+"""Most events that wait."""
 
 _HEADERS: Final[Headers] = []
 
@@ -35,7 +35,7 @@ class Events:
     """Appends events to the log.
 
     Args:
-        log: Where to.
+        log: Takes the records.
         gateway: Name of this gateway.
         counters: Counts events that the log did not take.
         clock: For the time of an event.
@@ -70,7 +70,7 @@ class Events:
         headers: Headers,
         at_ms: int,
     ) -> None:
-        """Likewise, of an earlier time and with headers."""
+        """Report an event of an earlier time, with headers."""
         value = {
             "v": RECORD_VERSION,
             "event": event,

@@ -42,15 +42,15 @@ class OutboundMessage:
         payload: As published.
         qos: As published; a subscriber gets at most this.
         retain: The RETAIN flag as published.
-        properties: Of a 5.0 publisher, else empty.
+        properties: Properties of a 5.0 publisher, else empty.
         received_at_ms: When it was accepted, UTC epoch; message expiry counts from here.
-        partition: Where it is in `mqlake.inbound`, or `LOCAL`.
-        offset: Where it is in that partition.
+        partition: Partition of `mqlake.inbound`, or `LOCAL`.
+        offset: Offset in that partition.
 
     Attributes:
         publisher: Client identifier of the publisher; set where it is asked for.
         message_id: 16 bytes; empty unless events of deliveries are wanted.
-        chain: Header of messages that rules have published; likewise.
+        chain: Header of messages that rules have published; empty unless events are wanted.
     """
 
     __slots__ = (

@@ -1,6 +1,6 @@
-"""Counters of each tenant's clients at this gateway, told in `mqlake.metrics`.
+"""Counters of each tenant's clients at this gateway, reported in `mqlake.metrics`.
 
-Plain integers, added to on the packet path. Nobody waits for a record, and it is not repeated: the
+Plain integers, added to on the packet path. No part waits for a record, and it is not repeated: the
 next record of a tenant says it all.
 """
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 TELL_SECONDS: Final = 5.0
 MOST_TOLD: Final = 500
-"""Records at once; further tenants are told next time, those first that have waited longest."""
+"""Records at once; further tenants are reported next time, those first that have waited longest."""
 
 
 @dataclass(slots=True)
 class TenantCounters:
-    """Of one tenant; the fields are `COUNTED`, in its order."""
+    """Counters of one tenant; the fields are `COUNTED`, in its order."""
 
     connects: int = 0
     """Clients that were let in."""
@@ -61,7 +61,7 @@ class CountersOfTenants:
         self._me = me
         self._clock = clock
         self._counters: dict[str, TenantCounters] = {}
-        # Metrics of each in the log, in the order in which they were told.
+        # Metrics of each in the log, in the order in which they were reported.
         self._told: dict[str, TenantMetrics] = {}
         self._tell_at = clock.monotonic() + TELL_SECONDS
 

@@ -1,4 +1,4 @@
-"""Whether a client comes in, and whether it may stay: tenant, login, bans, limits and rights."""
+"""Decides whether a client comes in, and may stay: tenant, login, bans, limits and rights."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class Applicant(Entrant, Protocol):
 
 
 class Admission:
-    """What one client is asked before it has a session, and asked again when rules change.
+    """Checks of one client before it has a session, and again when rules change.
 
     Tenant, user, principal and rights, which it finds, are attributes of the connection.
 
     Args:
-        context: Of all connections.
-        connection: Of the client; `leave` when it is lost.
+        context: Shared by all connections.
+        connection: Connection of the client; `leave` when it is lost.
     """
 
     __slots__ = (
@@ -182,7 +182,7 @@ class Admission:
         """Let a client in that has logged in: it is welcome once it has its session.
 
         Args:
-            connect: Of the client.
+            connect: CONNECT of the client.
             accepted: The outcome of its login.
             extra: Properties of CONNACK that come from its authentication.
         """
@@ -194,7 +194,7 @@ class Admission:
         if self._login is not None and self._login.is_over:
             self._login = None  # without a method there is no AUTH [MQTT5-4.12.0-6]
         if not connection.client_id:  # [MQTT5-3.1.3-6] [MQTT311-3.1.3-6]
-            # nobody can guess it [MQTT5-3.2.2-16]
+            # it cannot be guessed [MQTT5-3.2.2-16]
             connection.client_id = f"auto-{secrets.token_hex(12)}"
         elif reference := self._elsewhere(connect):
             reason = "another gateway owns the shard of this session"
@@ -293,7 +293,7 @@ class Admission:
             self._end(DisconnectReasonCode.NOT_AUTHORIZED, reason)
 
     def renew_rights(self) -> None:
-        """Go by the rights of now; a client that may not have its identifier any more has to go."""
+        """Go by the present rights; a client that may not have its identifier has to leave."""
         connection = self._connection
         if self._grants is None:
             return

@@ -18,7 +18,7 @@ CLOSE_TIMEOUT_SECONDS: Final = 5.0
 """How long a closing socket may take to send the rest before it is cut."""
 
 LINGER_SECONDS: Final = 1.0
-"""How long a client that was told why it is turned out may go on sending until it has read that.
+"""How long a client that was sent a reason for its end may go on sending until it has read it.
 
 A socket that is closed with bytes unread is reset, and bytes on their way to the client are lost.
 """

@@ -29,7 +29,7 @@ def refusal_of(
     [MQTT5-3.1.3-5] [MQTT5-3.1.3-8] [MQTT311-3.1.3-5] [MQTT311-3.1.3-9]
 
     Raises:
-        ProtocolViolation: Of a value that is not allowed.
+        ProtocolViolation: A value is not allowed.
     """
     level, will = connect.protocol_level, connect.will
     if is_full:
@@ -100,11 +100,11 @@ def connack_properties(
     [MQTT5-3.2.2-9] [MQTT5-3.2.2-12] [MQTT5-3.2.2-13]
 
     Args:
-        connect: Of the client.
-        client_id: Which it has now.
+        connect: CONNECT of the client.
+        client_id: Client identifier that it has now.
         expiry_interval: How long its session outlives the connection, in seconds.
         keep_alive: How long it may be silent, in seconds.
-        settings: Of the gateway.
+        settings: Settings of the gateway.
     """
     properties: Properties = {
         "receive_maximum": settings.receive_maximum,

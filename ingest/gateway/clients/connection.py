@@ -80,7 +80,7 @@ class ClientConnection(asyncio.Protocol):
         session: From CONNECT to the end of the connection.
 
     Args:
-        context: Of all connections.
+        context: Shared by all connections.
         listener: Took the socket.
     """
 
@@ -177,7 +177,7 @@ class ClientConnection(asyncio.Protocol):
         connections, arrivals = self._context.connections, self._context.arrivals
         self._number = connections.opened(self)
         arrivals.enter(self, self.address, self.listener.name)
-        if connections.is_full:  # this one too many is told, unless a silent one makes room
+        if connections.is_full:  # this one gets an answer, unless a silent one makes room
             arrivals.end_one(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -264,7 +264,7 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def is_answered(self) -> bool:
-        """Whether the log has reported on all that a client that was let in has sent."""
+        """Tell whether the log has reported on all that a client that was let in has sent."""
         return self._receiver.is_answered
 
     def _heard(self) -> None:
@@ -336,7 +336,7 @@ class ClientConnection(asyncio.Protocol):
             self.hear_in()
 
     def adopt(self, session: ClientSession, connect: Connect) -> None:
-        """Take the session: from now on its end is to be told when the connection ends."""
+        """Take the session: from now on it must hear when the connection ends."""
         # [MQTT5-3.1.2-29]
         wants_reasons = connect.properties.get("request_problem_information", 1) != 0
         self.session = session

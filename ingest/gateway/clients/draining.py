@@ -1,12 +1,13 @@
 """A planned end: clients go to other gateways, some each second, and nothing is lost.
 
-    serving ──drain──► draining ──nobody and nothing left──► drained
+    serving ──drain──► draining ──none and nothing left────►  drained
        ▲                  │                                     │
        └──────serve───────┴─────────────────────────────────────┘
 
 A client that is to go is read no further; once the log has answered for all that it has sent, so
-that its acknowledgements are true, it is told and its connection closed. Its session goes to the
-log as at any other end of a connection, and waits there for the gateway to which the client turns.
+that its acknowledgements are true, it gets the reason and its connection is closed. Its session
+goes to the log as at any other end of a connection, and waits there for the gateway to which the
+client turns.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Drain:
 
     Attributes:
         connections_per_second: How many clients go.
-        server_reference: Where 5.0 clients are told to go; empty: as the setting says.
+        server_reference: Server for 5.0 clients to use; empty: that of the settings.
         moved: This gateway will not come back: 0x9D in place of 0x9C.
     """
 
@@ -56,10 +57,10 @@ class Drain:
 
 
 class Draining:
-    """Whether a gateway takes clients, and which go next.
+    """Says whether a gateway takes clients, and which go next.
 
     Args:
-        context: Of the gateway.
+        context: Shared by all parts of the gateway.
         connections: All sockets, also those that were not let in.
         is_idle: Tells whether no client is here and the log has everything of those that were.
     """
@@ -88,7 +89,7 @@ class Draining:
 
     @property
     def server_reference(self) -> str:
-        """Where clients are sent."""
+        """Return the server that clients are sent to."""
         asked = "" if self._drain is None else self._drain.server_reference
         return asked or self._context.settings.server_reference
 
@@ -138,7 +139,7 @@ class Draining:
                     due = min(due, 1.0) + (at - before) * per_second
 
     def _pause(self, count: int) -> int:
-        """Read no further from so many clients; return from how many there were."""
+        """Read no further from `count` clients; return from how many there were."""
         paused = 0
         deadline = self._context.loop.time() + ANSWER_SECONDS
         if not self._next:
@@ -166,7 +167,7 @@ class Draining:
                 connection.close(code, log_reason=_REASON, lingers=True)
 
     def _look_for_the_end(self) -> None:
-        """Say so when the process may end: nobody is here and the log has everything."""
+        """Say so when the process may end: no client is here and the log has everything."""
         if not self._is_drained and self._is_idle():
             self._is_drained = True
             logger.info("drained")

@@ -1,4 +1,4 @@
-"""Whether a subscription is granted, and the reason given when it is not."""
+"""Grants or refuses a subscription, with the reason."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def refusal(
 def _may_have(rights: ClientRights | None, topic_filter: str, qos: int, *, is_shared: bool) -> bool:
     """Tell whether the client may ask for a plain filter.
 
-    Of a share group it must be able to take every message of its turn: nobody else gets that.
+    Of a share group it must be able to take every message of its turn: no other member gets that.
     """
     if rights is None:
         return True

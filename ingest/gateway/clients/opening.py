@@ -85,7 +85,7 @@ class OpeningContext:
         drops: For messages that clients do not get.
         events: For rules and other readers.
         of_session: Context of the sessions.
-        sessions: Where they belong.
+        sessions: Sessions of the gateway.
         resumer: Brings those back that were stored.
     """
 
@@ -101,13 +101,13 @@ class Opening:
     """A connection between CONNECT and the first packet that its client is heard with.
 
     Args:
-        context: Of all openings.
-        connection: Of the client.
-        connect: Of the client.
+        context: Shared by all openings.
+        connection: Connection of the client.
+        connect: CONNECT of the client.
         extra: Properties of CONNACK that come from its authentication.
 
     Attributes:
-        key: Of the session.
+        key: Key of the session.
         expiry_interval: How long the session is to outlive the connection, in seconds.
     """
 
@@ -146,7 +146,7 @@ class Opening:
 
     @property
     def is_kept(self) -> bool:
-        """Whether something of the session is to outlive the connection."""
+        """Tell whether something of the session is to outlive the connection."""
         return bool(self.connect.will or self.expiry_interval)
 
     def proceed(self, result: Any = None, error: LogError | None = None) -> None:

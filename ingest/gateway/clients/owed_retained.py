@@ -1,4 +1,4 @@
-"""Which retained messages a SUBSCRIBE is owed."""
+"""The retained messages that a SUBSCRIBE is owed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def owe_retained(
         granted: Subscriptions that the client gets.
         new: Those of them that it had not.
         starts: Per partition the offset from which on a new subscription counts.
-        next_offsets: Likewise of one that is replaced: where the gateway is now.
+        next_offsets: The same for one that is replaced: the gateway's present position.
     """
     scans = []
     fresh = {subscription.topic_filter: subscription for subscription in new}

@@ -44,7 +44,7 @@ class PendingPublish:
 class PendingExchange(PendingPublish):
     """A QoS 2 message of a session that outlives its connection: stored once, or not at all.
 
-    When the log has not answered, nobody knows whether it has the message: it is looked for there.
+    When the log has not answered, it may or may not have the message: it is looked for there.
     """
 
     __slots__ = ("_exchange", "_starts")

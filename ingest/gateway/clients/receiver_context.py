@@ -29,7 +29,7 @@ class ReceiverContext:
         publisher: Appends to the log.
         answers: Park what the log reports on messages while others may have the sessions.
         lookup: Finds messages there.
-        log_room: Where clients wait that found the log full.
+        log_room: Has clients wait that found the log full.
         retained_quota: Says whether a message may be retained.
         forwards: One that may not be goes to subscribers all the same.
         window: Receive Maximum: QoS 1 and 2 messages of a client without an answer.

@@ -56,10 +56,10 @@ class Receiver:
     [MQTT5-3.3.4-1] [MQTT311-3.3.4-1]
 
     Args:
-        context: Of all receivers.
+        context: Shared by all receivers.
         connection: The client's.
         session: Its session; knows the QoS 2 messages of earlier connections.
-        wants_reasons: Whether a 5.0 client may be told reason strings. [MQTT5-3.1.2-29]
+        wants_reasons: A 5.0 client may be sent reason strings. [MQTT5-3.1.2-29]
     """
 
     __slots__ = (
@@ -181,7 +181,7 @@ class Receiver:
 
     @property
     def is_answered(self) -> bool:
-        """Whether the log has reported on every message that waits for an answer."""
+        """Tell whether the log has reported on every message that waits for an answer."""
         return not self._unstored and not self._deferred
 
     def log_has_room(self) -> None:
@@ -351,7 +351,7 @@ class Receiver:
     def _drop_retained(self, publish: Publish, whose: str) -> None:
         """Record a message that is not retained; unless others get it, refuse it (0x97).
 
-        A 3.x client is not told: it has no code for that, and would only send it again.
+        A 3.x client gets no answer: it has no code for that, and would only send it again.
         """
         session, context = self._session, self._context
         reason = DropReason.RETAINED_FULL
@@ -382,7 +382,7 @@ class Receiver:
 
         A topic of the server (5.0: 4.7.2), or one to which it has no right.
 
-        A 3.x client is not told: it has no code for that, and would only send it again.
+        A 3.x client gets no answer: it has no code for that, and would only send it again.
         [MQTT311-3.3.5-2]
         """
         self._counters.messages_refused += 1

@@ -28,7 +28,8 @@ class Redirecting:
     Args:
         me: Name of this gateway.
         places: Returns the placement of each shard; none while that is not known.
-        address: Returns where clients reach a gateway's listener of a kind, "" when nobody knows.
+        address: Returns the address for clients of a gateway's listener of a kind, "" when it is
+            unknown.
         clock: Its monotonic time counts.
     """
 

@@ -69,7 +69,7 @@ class SubscriberContext:
         events: For rules and other readers.
         denials: For attempts of clients without the right.
         tasks: Owns coroutines that wait for the log and the router.
-        routes: Of the gateway.
+        routes: Routes of this gateway.
         reach: Knows whether other sites know of them.
         share_groups: The share groups that it has members of.
         histories: Reads history for subscribers that ask for it.
@@ -203,8 +203,8 @@ class SubscribeHandler:
         """Replace subscriptions that the session has; return the others, and the filters of these.
 
         Args:
-            subscribe: Of the client.
-            refusals: Why it does not get each; those are added for which there is no room.
+            subscribe: SUBSCRIBE of the client.
+            refusals: Reason why it does not get each; those are added for which there is no room.
         """
         session = self._session
         identifiers = subscribe.properties.get("subscription_identifier")
@@ -256,8 +256,8 @@ class SubscribeHandler:
         are back: by then the store has all that was accepted before the SUBSCRIBE.
 
         Args:
-            subscribe: Of the client.
-            refusals: Why it does not get each; None: it does.
+            subscribe: SUBSCRIBE of the client.
+            refusals: Reason why it does not get each; None: it does.
             wish: For history; None: for none.
             new: The filters that it has not had.
             request: For their routes.

@@ -1,1 +1,1 @@
-"""What was missed is read from the log, or from the tables when the log has deleted it."""
+"""Reads missed messages from the log, or from the tables when the log has deleted them."""

@@ -61,7 +61,7 @@ class Behind(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody wants it any more."""
+        """Tell whether it is not wanted any more."""
         ...
 
     def filters(self) -> list[str]:
@@ -115,9 +115,9 @@ class CatchingUp:
 
         Args:
             absent: Readers that have missed messages.
-            taker: Returns a function that hands records over to some of them; asked anew for each
+            taker: Returns a function that hands records over to some of them; asked again for each
                 reading, for it counts from their cursors.
-            go_live: Told of each; from then on it gets the router's messages from its cursor on.
+            go_live: Called for each; from then on it gets the router's messages from its cursor on.
             to_end_of_log: Reads to the end of the log, also while the router brings nothing.
 
         Raises:
@@ -179,7 +179,7 @@ class CatchingUp:
         Args:
             lake: Reads the table.
             group: Of `_alike`.
-            partitions: Of `mqlake.inbound`.
+            partitions: Number of partitions of `mqlake.inbound`.
             take: Hands records over to those of the group that have missed them.
         """
         pages, of_each = group[0].pages, [one.missed for one in group]
@@ -366,8 +366,8 @@ async def _discard(_: list[LogRecord]) -> None:
 def _alike(absent: Sequence[SomeBehind]) -> Iterator[list[SomeBehind]]:
     """Yield those for which the table is asked in groups for which it is asked at once.
 
-    Those of a group have one tenant, and begin so near to each other that nobody waits for a long
-    gap of somebody else's.
+    Those of a group have one tenant, and begin so near to each other that none waits for a long
+    gap of another.
     """
     behind = sorted(absent, key=lambda one: (one.tenant, -sum(one.missed.cursor)))
     group: list[SomeBehind] = []
@@ -394,7 +394,7 @@ def _is_alike(first: Behind, other: Behind) -> bool:
 def match(
     tree: Subscriptions[Any], record: LogRecord
 ) -> tuple[InboundMessage, list[Copy[Any]]] | None:
-    """Return a message and the copies that clients get of it; None when nobody gets it."""
+    """Return a message and the copies that clients get of it; None when no client gets it."""
     if (record.key or b"")[:1] == NO_MESSAGE:
         return None
     inbound = InboundMessage(record, dict(record.headers))

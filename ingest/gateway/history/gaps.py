@@ -41,7 +41,7 @@ class Absent(Protocol):
         ...
 
     def is_catching_up(self, topic_filter: str) -> bool:
-        """Whether a subscription is given its messages otherwise."""
+        """Tell whether a subscription is given its messages otherwise."""
         ...
 
 
@@ -100,7 +100,7 @@ class Gaps:
     """Reads gaps.
 
     Args:
-        context: Of the gateway.
+        context: Shared by all parts of the gateway.
         catching_up: Reads the log and the table.
     """
 

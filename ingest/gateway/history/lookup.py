@@ -79,7 +79,7 @@ class Lookup:
         Args:
             exchange: As in its header.
             starts: Per partition the offset below which it is not.
-            on_found: Told where it is, None when it is not there.
+            on_found: Gets its position, None when it is not there.
         """
         self._asked.append((Search(exchange, starts), on_found))
         self._wake.set()

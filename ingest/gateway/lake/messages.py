@@ -49,8 +49,8 @@ def read_messages(
     """Return messages at the version that the reader is at; `LakeReader.messages` says which.
 
     Args:
-        reader: Of the table `messages`.
-        tenant: Whose messages.
+        reader: Reader of the table `messages`.
+        tenant: Owner of the messages.
         ranges: Partition -> (start, end), start below end; at least one.
         topic_filters: Valid filters without `$share/<name>/`, at least one; None: any topic.
         limit: Most rows that the table gives at a time.

@@ -22,8 +22,8 @@ def read_retained(reader: TableReader, partitions: Collection[int]) -> Iterator[
     They have partition and offset as shard and rank, as the table has them.
 
     Args:
-        reader: Of the table.
-        partitions: Of `mqlake.inbound`; at least one.
+        reader: Reader of the table.
+        partitions: Number of partitions of `mqlake.inbound`; at least one.
 
     Raises:
         TableError: The table cannot be read.

@@ -76,7 +76,7 @@ class Worker:
 
 
 def serve(worker: Worker, requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer requests until there are no more, or nobody reads the answers."""
+    """Answer requests until there are no more, or the reader of answers is gone."""
     try:
         while len(length := requests.read(LENGTH.size)) == LENGTH.size:
             for part in worker.answer(*decode_frame(requests.read(*LENGTH.unpack(length)))):
@@ -104,7 +104,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(NICENESS)
     serve(Worker(Path(sys.argv[1])), sys.stdin.buffer, sys.stdout.buffer)
-    # Past the interpreter's end, which would complain of answers that nobody reads.
+    # Past the interpreter's end, which would complain of answers that are not read.
     os._exit(0)
 
 

@@ -27,8 +27,8 @@ class Bans:
 
     Args:
         bans_file: Bans beside those of the log.
-        context: Of the gateway; its limits say which clients get one for a time.
-        connections: Of clients that may be banned.
+        context: Shared by all parts; its limits say which clients get one for a time.
+        connections: Connections of clients that may be banned.
         writer: Tells other gateways of clients that are banned for offences.
 
     Attributes:
@@ -49,7 +49,7 @@ class Bans:
         self._path = bans_file
         self._of_file = () if bans_file is None else read_bans(bans_file)
         self._of_log: dict[str, Ban] = {}
-        self._list: BanList | None = None  # made anew when it is asked
+        self._list: BanList | None = None  # made again when it is asked
         self._clock = context.clock
         self._loop = context.loop
         self._connections = connections
@@ -64,7 +64,7 @@ class Bans:
             client_id: As it stands in CONNECT, or was given.
             username: As which it has logged in, or wants to.
             address: Without its port, "" where there is none.
-            token_id: Of the token that it has logged in by.
+            token_id: Identifier of the token of its login.
         """
         if self._list is None:
             self._list = BanList((*self._of_file, *self._of_log.values()))
@@ -89,7 +89,7 @@ class Bans:
         return _said(REASONS["flaps"]) if self.offences.is_flapping(*who) else ""
 
     async def reload(self) -> int | None:
-        """Read the file anew; return how many bans there are, None without a file.
+        """Read the file again; return how many bans there are, None without a file.
 
         Raises:
             BansError: It cannot be used; the bans stay as they were.

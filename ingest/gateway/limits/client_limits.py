@@ -29,7 +29,7 @@ class ConnectLimit:
     """How many clients may come: to the gateway, and to each of its listeners.
 
     Args:
-        settings: Of the gateway.
+        settings: Settings of the gateway.
         loop: Its clock counts.
     """
 
@@ -71,7 +71,7 @@ class ClientLimits:
         settings: Those of one connection.
         connection: Is read no further, or closed.
         loop: Its clock counts.
-        counters: Of the gateway.
+        counters: Counters of the gateway.
         released: Called before the client is read again.
 
     Attributes:
@@ -146,7 +146,7 @@ class ClientLimits:
 
     @property
     def counts_deliveries(self) -> bool:
-        """Whether a PUBLISH is charged for the clients that it reaches."""
+        """Tell whether a PUBLISH is charged for the clients that it reaches."""
         return self._deliveries is not None or any(
             rates.deliveries is not None for rates in self.shared
         )

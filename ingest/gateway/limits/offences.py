@@ -41,8 +41,8 @@ class Offences:
     """Counts offences, and knows which clients are out.
 
     Args:
-        context: Of the gateway; its limits say how often is too often, and for how long.
-        writer: Tells the others.
+        context: Shared by all parts; its limits say how often is too often, and for how long.
+        writer: Takes the records for the others.
     """
 
     def __init__(self, context: Context, writer: LogWriter) -> None:

@@ -2,10 +2,10 @@
 
     1  publishers pay with credits, of which there are fewer the longer it lasts
     2  there are no credits: publishers are read no further
-    3  nobody is let in
+    3  no client is let in
     4  the client that holds most of its memory is disconnected, one a second
 
-Steps 1 and 2 go by the pressure of now (`ingest.gateway.load.overload`) and cost publishers time
+Steps 1 and 2 go by the present pressure (`ingest.gateway.load.overload`) and cost publishers time
 only.
 3 and 4 turn clients away: they need a queue to the log, or a memory, that has been full for
 seconds, and 4 the memory, for clients that wait for the log hold none. Nothing that was
@@ -42,14 +42,14 @@ MODEST_FOR_SECONDS: Final = 10.0
 FULL_AT: Final = 9.0
 """Pressure of the queue to the log or of the memory that is full; it is until `NOTHING_AT`."""
 FULL_SECONDS: Final = 3.0
-"""Full for so long: nobody is let in."""
+"""Time of being full after which no client is let in."""
 OUT_AT: Final = 9.99
 """Pressure of the memory at which clients are disconnected."""
 OUT_SECONDS: Final = 6.0
 """At that for so long: the first is; each further one after another `PAUSE_SECONDS`."""
 PAUSE_SECONDS: Final = 1.0
 WORD_SECONDS: Final = 60.0
-"""The log is told of overload at most so often."""
+"""Least time between log lines about overload."""
 LEAST_BYTES: Final = 1024 * 1024
 """A client that holds less is not disconnected: that would gain nothing."""
 
@@ -60,7 +60,7 @@ class Protection:
     """Keeps a gateway at work when clients want more than it can do.
 
     Args:
-        context: Of the gateway.
+        context: Shared by all parts of the gateway.
         meter: Says how much there is to do.
         connections: All sockets.
         now: A clock in seconds; without one that of the loop.
@@ -110,7 +110,7 @@ class Protection:
         return 0.0 if self._rate.is_stopped else self._rate.per_second
 
     def refusal(self) -> tuple[ConnackReasonCode, str] | None:
-        """Return why nobody is let in; None when clients are."""
+        """Return why no client is let in; None when clients are."""
         return _BUSY if self._refuses else None
 
     def ask(self, socket: Socket, last: float) -> tuple[int, float]:

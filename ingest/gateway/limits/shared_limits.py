@@ -32,7 +32,7 @@ MAX_RECENT: Final = 10_000
 MAX_TOLD: Final = 256
 """Users and tenants in a heartbeat of a gateway: those that want, or have, most of their limits."""
 LEAST_TOLD: Final = 0.01
-"""Part of a limit from which others are told; with less a gateway is as one that has nothing."""
+"""Part of a limit from which a use is reported; with less a gateway is as one that has nothing."""
 GATEWAY: Final = "gateway"
 OF_GATEWAY: Final = "all clients of the gateway"
 
@@ -112,9 +112,9 @@ class SharedLimits:
         """Return the limits that a connection takes from; empty: none.
 
         Args:
-            tenant: Of its client.
-            user: With which its client has logged in; None: with none.
-            listener: By which it came.
+            tenant: Tenant of its client.
+            user: User that its client has logged in as; None: none.
+            listener: Listener that it came in by.
         """
         found = [] if user is None or not self._of_users else [self._of_user(user)]
         if (shares := self._tenants.get(_tenant(tenant))) is not None:
@@ -126,7 +126,7 @@ class SharedLimits:
         return tuple(found)
 
     def set_limits(self, tenant: str, limits: TenantLimits) -> None:
-        """Have a tenant's limits; connections ask `of` anew."""
+        """Have a tenant's limits; connections ask `of` again."""
         name, wanted = _tenant(tenant), limits_in(limits)
         if not wanted:
             self._tenants.pop(name, None)
@@ -153,7 +153,7 @@ class SharedLimits:
     def charge(self, tenant: str, client_id: str, count: int, user: str | None = None) -> None:
         """Charge for deliveries of a client's messages.
 
-        For those of one that has gone, or that is not told apart, its user and its tenant pay.
+        For those of one that has gone, or that is not counted apart, its user and its tenant pay.
         """
         client = self.clients.get((tenant, client_id))
         if client is not None:
@@ -191,8 +191,8 @@ class SharedLimits:
         Args:
             tenant: Whose it is.
             user: With which it has logged in.
-            listener: By which it came.
-            will_bytes: Of its will.
+            listener: Listener that it came in by.
+            will_bytes: Size of its will.
             is_further: It replaces no other connection of its own.
         """
         now = self._loop.time()
@@ -236,7 +236,7 @@ class SharedLimits:
         """Return the counter of messages that wait for a client."""
         if user is not None:
             return WaitingForLimits(self, tenant, user)
-        found = self._waiting.get(tenant)  # most clients are nobody, and need no object each
+        found = self._waiting.get(tenant)  # most clients have no user, and need no object each
         if found is None:
             found = self._waiting[tenant] = WaitingForLimits(self, tenant, None)
         return found
@@ -284,7 +284,7 @@ class SharedLimits:
     # Figures for others
 
     def add_to(self, heartbeat: GatewayHeartbeat) -> None:
-        """Set what others need; work out anew, twice a second, how much is left here."""
+        """Set what others need; work out again, twice a second, how much is left here."""
         now = self._loop.time()
         seconds = now - self._measured_at
         if seconds >= HEARTBEAT_SECONDS:
@@ -418,7 +418,7 @@ class WaitingForLimits:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more may wait."""
+        """Tell whether nothing more may wait."""
         return bool(self._limits.full("queued_bytes", self._tenant, self._user, 1))
 
     def add(self, size: int) -> None:

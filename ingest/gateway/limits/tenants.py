@@ -1,4 +1,4 @@
-"""Which tenants there are, and whose clients are let in: by records of `mqlake.gateways`."""
+"""The tenants, and whose clients are let in, by records of `mqlake.gateways`."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ class Tenants:
     """The tenants that a gateway knows.
 
     Args:
-        settings: Of the gateway; its own tenant is there without a record.
-        connections: Of clients whose tenant may be suspended, or go, or have other limits.
-        limits: Those of tenants.
-        counters: Likewise.
-        loop: Of the gateway.
+        settings: Settings of the gateway; its own tenant is there without a record.
+        connections: Connections of clients whose tenant may be suspended, or go, or have other
+            limits.
+        limits: Limits of tenants.
+        counters: Counters of tenants.
+        loop: Event loop of the gateway.
     """
 
     def __init__(

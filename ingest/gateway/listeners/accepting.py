@@ -49,7 +49,7 @@ class Acceptor:
     """Takes connections from one listening socket and brings them to their first byte.
 
     Args:
-        name: Of the listener, for the log.
+        name: Name of the listener, for the log.
         listener: Listens already; closed by `close`.
         make: Makes a connection's protocol when all before it went well.
         certificates: For TLS.

@@ -14,16 +14,17 @@ from typing import Final, Protocol
 from ingest.gateway.listeners.networks import network_of
 
 MOST_BYTES: Final = 64 * 1024 * 1024
-"""Of all of them: 8,192 silent connections, 1,024 TLS handshakes or 910 of the largest packets."""
+"""Bound for all of them: 8,192 silent connections, 1,024 TLS handshakes or 910 of the largest
+packets."""
 
 PLACE_BYTES: Final = 8 * 1024
-"""Of a connection that has sent nothing: 3 KiB when measured, without the kernel's."""
+"""Bytes of a connection that has sent nothing: 3 KiB when measured, without the kernel's."""
 
 HANDSHAKE_BYTES: Final = 64 * 1024
 """The same in a TLS handshake: 46 KiB when measured."""
 
 MOST_USELESS: Final = 1_024
-"""Rows of an order beyond two for each network; then it is made anew."""
+"""Rows of an order beyond two for each network; then it is made again."""
 
 REASON: Final = "too many clients wait to log in, most of them of its address"
 

@@ -24,7 +24,7 @@ class Certificates:
 
     Attributes:
         context: For the next connection. Those that are open keep the one they came in by, also
-            its authorities: nobody is cut by a reload.
+            its authorities: no connection is cut by a reload.
     """
 
     def __init__(self, name: str, settings: TlsSettings) -> None:

@@ -28,7 +28,7 @@ class ListenerInfo:
     use_identity_as_client_id: bool = False
     """Its client identifier is that name, too."""
     identity: Identity = "common_name"
-    """Which name in a certificate that is."""
+    """Field of a certificate that has that name."""
     authenticate_by: tuple[str, ...] = ()
     """Authenticators that are asked about clients; empty: those of the gateway."""
     tenancy: Tenancy | None = None

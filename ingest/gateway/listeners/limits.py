@@ -1,7 +1,7 @@
 """How many connections a listener may have: those beyond it are closed at once, as Mosquitto does.
 
 Before the TLS and WebSocket handshakes, which are the cost of a crowd of clients; the gateway's own
-limit is told in MQTT. A connection whose client has not logged in gives way to another one.
+limit is answered in MQTT. A connection whose client has not logged in gives way to another one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LimitedConnection(asyncio.Protocol):
     """Counts a connection; everything else is done by the protocol above.
 
     Args:
-        limit: Of its listener.
+        limit: Limit of its listener.
         make: Makes the protocol above when there is room.
     """
 

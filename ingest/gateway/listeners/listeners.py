@@ -40,7 +40,7 @@ class Listeners:
 
     Args:
         settings: In this order they are opened.
-        arrivals: Of the gateway; has connections until their first byte of MQTT.
+        arrivals: Arrivals of the gateway; has connections until their first byte of MQTT.
         timeout_seconds: For each step between a connection's start and its first byte of MQTT: the
             PROXY header, the TLS handshake, the WebSocket handshake.
     """

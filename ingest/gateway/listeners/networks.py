@@ -1,4 +1,4 @@
-"""Which addresses count as one: limits for an address are none for who has a network of them."""
+"""Addresses that count as one: limits for an address are none for who has a network of them."""
 
 import ipaddress
 from typing import Final

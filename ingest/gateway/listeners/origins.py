@@ -1,7 +1,7 @@
-"""Which web pages may open a WebSocket: a browser says of which origin a page is, others nothing.
+"""Web pages that may open a WebSocket: a browser says of which origin a page is, others nothing.
 
 A page of any site may ask its visitor's browser for a WebSocket to the visitor's own machine, and
-the browser asks nobody. Nor does a name in the Host header say much: its owner lets it lead to any
+the browser asks no one. Nor does a name in the Host header say much: its owner lets it lead to any
 address (DNS rebinding). So without a list only pages of the very host that was asked for may
 connect, and only where that is an address, or `localhost`.
 """

@@ -53,7 +53,7 @@ class ProxyHeader:
     server_name: str | None = None
     """The host name that the client asked for (TLS server name indication)."""
     certificate_common_name: str | None = None
-    """Of the client certificate that the proxy has verified."""
+    """Common name of the client certificate that the proxy has verified."""
 
 
 def parse_proxy_header(data: bytes) -> ProxyHeader | None:

@@ -36,11 +36,11 @@ class Tenancy:
     """How one listener finds the tenants of its clients."""
 
     tenant: str = ""
-    """Where nothing else says it; empty: the gateway's own."""
+    """Tenant if nothing else names one; empty: the gateway's own."""
     server_names: str = ""
     """Domain whose subdomains are tenants; empty: none."""
     certificate_field: str = ""
-    """Of the subject of a client's certificate; empty: none."""
+    """Field in the subject of a client's certificate that names the tenant; empty: none."""
     in_username: bool = False
     """User names begin with the tenant and a slash."""
 
@@ -51,7 +51,7 @@ class Tenancy:
 
         Args:
             transport: Knows host name and certificate.
-            username: Of its CONNECT.
+            username: User name of its CONNECT.
 
         Raises:
             TenantUnclear: It says two, or its certificate none.

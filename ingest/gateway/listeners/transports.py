@@ -6,7 +6,7 @@ gateway opens no connection of MQTT to another server. [MQTT5-4.2.0-1] [MQTT311-
 
 Beside the names that asyncio knows:
 
-    peername                         the client's address; behind a proxy the one the proxy told
+    peername                         the client's address; behind a proxy the one the proxy sent
     proxy_peername                   the proxy's own, when the listener expects one
     sni                              host name that the client asked for in TLS, or None
     client_certificate_subject       RFC 4514 text such as `CN=press-7,O=Example`, or None

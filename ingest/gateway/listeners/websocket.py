@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_HANDSHAKE_BYTES: Final = 16 * 1024
-"""Of the client's request; browsers send cookies along."""
+"""Largest request of a client; browsers send cookies along."""
 
 CLOSE_TIMEOUT_SECONDS: Final = 2.0
 """How long the client may take to answer a Close frame before the socket is closed."""
@@ -66,9 +66,9 @@ class WebSocketRules:
 
     Args:
         info: For connections with the sub-protocol `mqtt`.
-        info_3_1: For those with `mqttv3.1`; None when the listener has no 3.1.
-        path: Of the request; `*` for any.
-        origins: Of pages that may connect, as `is_welcome` takes them.
+        info_3_1: Info for clients with `mqttv3.1`; None when the listener has no 3.1.
+        path: Path of the request; `*` for any.
+        origins: Origins of pages that may connect, as `is_welcome` takes them.
         timeout_seconds: For the handshake.
     """
 
@@ -96,10 +96,10 @@ class WebSocket(asyncio.Protocol):
     one binary frame; back-pressure passes through in both directions.
 
     Args:
-        rules: Of the listener.
+        rules: Rules of the listener.
         make_connection: Makes the protocol above.
         in_handshake: Holds this connection until the handshake is over.
-        arrivals: Of the gateway; has it as long.
+        arrivals: Arrivals of the gateway; has it as long.
     """
 
     __slots__ = (

@@ -10,11 +10,11 @@ import gc
 from typing import Final
 
 YOUNG_OBJECTS: Final = 10_000
-"""So many more of them than before are looked at: half a millisecond."""
+"""New objects after which they are looked at: half a millisecond."""
 PASSES_OF_YOUNG: Final = 5
-"""After so many passes that found others in use these are looked at once more."""
+"""Passes after which objects that were found in use are looked at once more."""
 PASSES_OF_MIDDLE: Final = 10
-"""After so many of those everything is, if a quarter more is there than the last time."""
+"""Such passes after which all objects are, if there is a quarter more than the last time."""
 
 
 def collect_rarely() -> None:

@@ -1,4 +1,4 @@
-"""How long messages take, of a sample: about so many each second, however many there are.
+"""How long messages take, of a sample: about as many each second, however many there are.
 
 All of them when there are few; of many every n-th, which then counts for those between. The
 packet path has one subtraction and one comparison of it.

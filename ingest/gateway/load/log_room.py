@@ -16,7 +16,7 @@ class LogRoom:
     """Lets waiting clients go on, oldest first, until the log is full again.
 
     Args:
-        loop: Of the gateway.
+        loop: Event loop of the gateway.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

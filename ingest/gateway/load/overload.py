@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MOST: Final = 10
 WINDOW_SECONDS: Final = 5.0
-"""Of the means; earlier values hardly count."""
+"""Window of the means; earlier values hardly count."""
 LATE_SECONDS: Final = 0.1
 """Mean lateness of level 5; each doubling is one level more."""
 BUSY: Final = 0.5
@@ -32,7 +32,7 @@ ALMOST: Final = 0.9
 """Part of the memory or of the connections that a gateway may have, from which it is level 3."""
 
 QUICK_SECONDS: Final = 0.5
-"""Of the mean by which it acts."""
+"""Window of the mean by which it acts."""
 QUICK_LATE_SECONDS: Final = 0.16
 """Mean lateness by own work of pressure 5; each doubling is one more."""
 MOST_BY_LATENESS: Final = 7.9
@@ -45,7 +45,7 @@ messages, and the log takes least for each message in requests of this size."""
 MOST_RECORDS: Final = 10_000
 """The same of a log that takes long: records behind them wait longer than they have to."""
 ROUND_TRIPS: Final = 4.0
-"""Messages of so many round trips to the log are in the queue at pressure 3, within these bounds:
+"""Round trips to the log whose messages are in the queue at pressure 3, within these bounds:
 one is under way, the next one is collected, and either may take twice as long as usual."""
 QUEUE_DOUBLED: Final = 5.0
 """With twice as much it is 8, and nothing more is taken: a message waits for those before it."""
@@ -60,8 +60,8 @@ class OverloadMeter:
     Args:
         queued: Returns how many records wait for the log.
         paused_by_log: Returns how many clients are read no further, for the log takes no more.
-        memory: Returns which part of the memory that it may have is taken, 0 to 1 and above.
-        connections: Likewise of its connections.
+        memory: Returns the part of its memory that is taken, 0 to 1 and above.
+        connections: Returns the part of its connections that is taken.
         round_trip: Returns how many seconds the log takes to answer, about.
 
     Attributes:

@@ -2,10 +2,10 @@
 
 
 class Delivered:
-    """Where the next delivery of this run begins.
+    """Beginning of the next delivery of this run.
 
     Args:
-        partitions: Of `mqlake.inbound`.
+        partitions: Number of partitions of `mqlake.inbound`.
 
     Attributes:
         marks: Per partition of `mqlake.inbound` the last offset that was delivered here, or that
@@ -23,7 +23,7 @@ class Delivered:
         self.gone_at_ms: int | None = None
 
     def grow(self, partitions: int) -> None:
-        """Count for so many partitions at least."""
+        """Count for at least `partitions`."""
         self.marks.extend([-1] * (partitions - len(self.marks)))
 
     def next_offsets(self) -> list[int]:

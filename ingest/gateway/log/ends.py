@@ -1,4 +1,4 @@
-"""Where log topics end, and begin, asked of the log."""
+"""Ends and beginnings of log topics, asked of the log."""
 
 from __future__ import annotations
 

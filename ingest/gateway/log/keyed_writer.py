@@ -26,8 +26,8 @@ class KeyedWriter:
 
     Args:
         writer: Appends to the log.
-        log_topic: Where to.
-        ending: Of this run: untrusted state is not written.
+        log_topic: Log topic of the records.
+        ending: End of this run: untrusted state is not written.
         run_report: Runs a report, now or once it may count.
     """
 
@@ -48,7 +48,7 @@ class KeyedWriter:
 
     @property
     def is_saved(self) -> bool:
-        """Whether the log has confirmed all that was written."""
+        """Tell whether the log has confirmed all that was written."""
         return not self._pending
 
     def append(
@@ -59,7 +59,7 @@ class KeyedWriter:
         partition: int,
         on_saved: Callable[[LogError | None], None] | None,
     ) -> None:
-        """Append a record; told when the log has it, or not.
+        """Append a record; report when the log has it, or not.
 
         Raises:
             LogError: The log does not take it.
@@ -80,7 +80,7 @@ class KeyedWriter:
     def append_until_taken(
         self, key: bytes, value: bytes | None, headers: Headers, partition: int
     ) -> None:
-        """Append a record that nobody waits for and that must not be missing."""
+        """Append a record that no part waits for and that must not be missing."""
         number = self._last_number
 
         def report(error: LogError | None) -> None:

@@ -1,4 +1,4 @@
-"""Whether a gateway may act: its heartbeat has come back from the log, so others have heard it."""
+"""The right of a gateway to act: its heartbeat came back from the log, so others have heard it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DOUBT_SECONDS: Final = 1.5
 
 
 class Lease:
-    """Whether this gateway may act for its sessions and shards: others know that it is there.
+    """Says whether this gateway may act for its sessions and shards: others know that it is there.
 
     Our clock stands still with the machine, when that is suspended or its hypervisor stops it. So
     what counts is the log's time: of each heartbeat that has come back, and for how long our clock

@@ -18,7 +18,7 @@ class Comer(Protocol):
     def client_id(self) -> str: ...
     @property
     def is_over(self) -> bool:
-        """Whether the client has given it up."""
+        """Tell whether the client has given it up."""
         ...
 
 
@@ -70,7 +70,7 @@ class Places(Generic[SomeComer]):
             elif now < self._gone_at.setdefault(key, now) + PLACE_SECONDS:
                 continue
             self._forget(key)
-        if not taken:  # a place before nobody is none
+        if not taken:  # a place before no other is none
             for key in list(self._comers):
                 self._forget(key)
         return taken

@@ -1,4 +1,4 @@
-"""Deliveries that came while nobody knew which sessions are still this gateway's.
+"""Deliveries that came while it was unknown which sessions are still this gateway's.
 
     [ a gap: in the log alone )[ records in memory )  next
 
@@ -21,7 +21,7 @@ MOST_BYTES: Final = 64 * 1024 * 1024
 
 
 class Withheld:
-    """Of one delivery topic, which has one partition.
+    """Withheld deliveries of one delivery topic, which has one partition.
 
     Invariant: the records in memory are all that came behind the gap.
 

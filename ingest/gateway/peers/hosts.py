@@ -1,4 +1,4 @@
-"""Which process this is, and whether another of the same machine is gone for certain.
+"""Identifies this process, and tells whether another of the same machine is gone for certain.
 
 A process is known by its machine's boot, its PID namespace, its PID and when it began (Linux,
 proc(5)): where all of them can be compared, a process that is not there any more need not be
@@ -30,11 +30,11 @@ class Host(Protocol):
 
 
 class LinuxHost:
-    """By /proc; elsewhere nobody is known to be gone.
+    """Reads /proc; elsewhere no process is known to be gone.
 
     Args:
-        processes: Where processes are shown. One that is not may be there all the same: of another
-            user, where /proc hides these (`hidepid`, `ProtectProc=`).
+        processes: Folder that shows processes. One that is not may be there all the same: of
+            another user, where /proc hides these (`hidepid`, `ProtectProc=`).
     """
 
     def __init__(self, processes: Path = Path("/proc")) -> None:
@@ -73,7 +73,7 @@ def _own_start() -> str:
 
 
 def _started_at(process: Path) -> str | None:
-    """Return when a process started; None when it has ended and nobody has asked how.
+    """Return when a process started; None when it has ended and its parent has not asked how.
 
     Raises:
         OSError: It is not shown.

@@ -2,7 +2,7 @@
 
 Heard of through `mqlake.gateways`, and only the time since the last heartbeat counts, by our own
 clock: clocks of machines differ. Our own heartbeat comes back the same way. While it does not, the
-log is away or we were not running: nobody can be heard then, and nobody is dead for that.
+log is away or we were not running: no gateway can be heard then, and none is dead for that.
 
 A name belongs to one run of a gateway. A run begins when the one before has left, has certainly
 ended (same machine, no such process), or was silent for its lease; its *epoch* is one higher. So
@@ -90,7 +90,7 @@ class Peers:
         log: Of heartbeats.
         me: This run of this gateway.
         clock: Its monotonic time counts.
-        lease: Of this gateway; others have one as long.
+        lease: Lease of this gateway; others have one as long.
         host: Tells runs of this machine apart.
         use_version: Called with the version of records that is in force, whenever that changes.
         fail: Called with the reason why this gateway has to end: its name is another's, or it does
@@ -98,10 +98,10 @@ class Peers:
         records: The newest version of records that this gateway knows.
 
     Attributes:
-        gateway_epoch: Of this run, one higher than that of the run before under this name.
-        version: Of records, in force for all gateways; never goes back.
+        gateway_epoch: Epoch of this run, one higher than that of the run before under this name.
+        version: Version of records, in force for all gateways; never goes back.
         on_other: Take records there of others than gateways.
-        on_word: Told of each new heartbeat of another gateway: its name, run and `fan_out`.
+        on_word: Gets each new heartbeat of another gateway: its name, run and `fan_out`.
     """
 
     def __init__(
@@ -193,22 +193,22 @@ class Peers:
 
     @property
     def named_from(self) -> int:
-        """Where in `mqlake.gateways` this run began; those before it of this name began earlier."""
+        """Return the offset in `mqlake.gateways` at which this run began, above all earlier runs."""
         return self._named_from
 
     @property
     def is_read(self) -> bool:
-        """Whether all records before this gateway's first heartbeat are known."""
+        """Tell whether all records before this gateway's first heartbeat are known."""
         return self._is_read
 
     @property
     def is_heard(self) -> bool:
-        """Whether the log has given back the last heartbeat of this gateway."""
+        """Tell whether the log has given back the last heartbeat of this gateway."""
         return self._number not in self._said
 
     @property
     def are_there(self) -> bool:
-        """Whether there is any other gateway."""
+        """Tell whether there is any other gateway."""
         return any(
             self.is_alive(name, one.heartbeat.incarnation) for name, one in self._peers.items()
         )
@@ -236,7 +236,7 @@ class Peers:
         return sorted(serving or heard)
 
     def address(self, gateway: str, listener_kind: str) -> str:
-        """Return where clients reach a listener of a gateway that is heard, "" if nobody knows."""
+        """Return a listener's address for clients, of a gateway that is heard; "" if unknown."""
         peer = self._peers.get(gateway)
         if peer is None or self.is_silent(Run(gateway, peer.heartbeat.incarnation)):
             return ""
@@ -255,9 +255,9 @@ class Peers:
         return not self.is_dead(Run(gateway, incarnation))
 
     def is_dead(self, run: Run) -> bool:
-        """Tell whether a run has left, or its lease is over. Nobody is before all was read.
+        """Tell whether a run has left, or its lease is over. None is dead before all was read.
 
-        A process that has certainly ended serves nobody: its lease is not waited for.
+        A process that has certainly ended serves no client: its lease is not waited for.
         """
         if not self.is_silent(run):  # no lease is shorter
             return False
@@ -300,7 +300,7 @@ class Peers:
         return now if now - self._echo_at < CUT_OFF_SECONDS else self._echo_at
 
     async def _take_name(self) -> None:
-        """Wait until nobody else can have the name."""
+        """Wait until no other process can have the name."""
         self._named_from = (await self._reader.end_offsets(GATEWAYS))[0]
         words = await self._reader.read_compacted(GATEWAYS)
         for key, record in words.items():

@@ -28,9 +28,9 @@ class AgentCheck:
     """Answers.
 
     Args:
-        host: To listen on.
-        port: Likewise; 0: nobody is answered.
-        state: Returns whether clients are let in: `serving`, or another state.
+        host: Address to listen on.
+        port: Port to listen on; 0: none.
+        state: Returns the state of the gateway for clients: `serving`, or another state.
         level: Returns the overload level.
     """
 

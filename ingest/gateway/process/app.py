@@ -62,7 +62,7 @@ def main(settings: GatewaySettings) -> int:
 def within_open_files(settings: GatewaySettings, open_files: int) -> GatewaySettings:
     """Return settings with no more connections than the process may have files open.
 
-    So that a client too many is told that the server is busy, and the log is never out of files.
+    So that a client too many hears that the server is busy, and the log is never out of files.
     """
     possible = max(1, open_files - SPARE_FILES)
     if settings.max_connections <= possible:

@@ -33,8 +33,8 @@ class Control:
     """Carries out control records.
 
     Args:
-        context: Of the gateway.
-        sessions: Of its clients.
+        context: Shared by all parts of the gateway.
+        sessions: Sessions of its clients.
         subscriptions: Those in force.
         draining: Lets its clients go.
         reload: Has certificates and users read again.

@@ -64,21 +64,21 @@ class DeliveryContext:
     Attributes:
         context: Of the gateway.
         delivered: Position of the deliveries.
-        subscriptions: Of the clients.
+        subscriptions: Subscriptions of the clients.
         share_groups: Choose the members that get messages of a share group.
         retained: Kept up to date by deliveries.
         routes: Waits for the barriers.
         on_control: Takes control records.
         on_question: Takes another gateway's question about retained messages, and the partition
             that it came through.
-        told: Whether a rule wants events of deliveries.
+        told: Events of deliveries that rules want.
         latencies: Measures messages that clients get.
         lease: While it does not hold, or is not sure, messages wait and only control records are
             taken: others may have taken over the sessions that the messages are for.
         limits: Count deliveries of messages that came by other gateways.
         ranges: Reads deliveries again for which there was no room while they waited.
         ends: Say up to where messages may have been in deliveries that the log has removed.
-        on_gone: Told of such, before later ones count: per partition of `mqlake.inbound` the first
+        on_gone: Hears of such, before later ones count: per partition of `mqlake.inbound` the first
             offset that the log has.
         tasks: Runs that.
     """
@@ -227,7 +227,7 @@ class Delivery:
         groups their routes tell which were given to this gateway.
 
         Args:
-            gap_end: Of the gap, which is not read any more; None: there is none.
+            gap_end: End of the gap, which is not read any more; None: there is none.
         """
         missed = await self._share_groups.missed()
         begins = await self._ends.inbound_begins()

@@ -16,7 +16,7 @@ class DiskWatch:
     """Looks at the disk of a log that is on this machine.
 
     Args:
-        disk: Of the log.
+        disk: Disk of the log.
         publisher: Refuses messages while there is too little room.
     """
 

@@ -35,13 +35,13 @@ class Growing:
     """One step after the other.
 
     Args:
-        partitions: Of the log's topics; changed when the log grows.
-        writer: Of this gateway's messages and barriers.
+        partitions: Numbers of partitions of the log topics; changed when the log grows.
+        writer: Writer of this gateway's messages and barriers.
         publisher: Counts its messages in the log by partition.
         delivered: Counts deliveries by partition.
         routes: Send barriers through all of them.
         tasks: Run coroutines that wait for the log.
-        lease_seconds: Of this gateway.
+        lease_seconds: Lease of this gateway.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
     name ──► shards, routes, deliveries ──► own shards ──► retained messages ──► clients
                                                                                     │
-    closed ◄── routes withdrawn ◄── sessions written ◄── clients told ◄── stop ─────┘
+    closed ◄── routes withdrawn ◄── sessions written ◄── clients hear ◄── stop ─────┘
 
 A gateway that does not trust its state only closes its sockets: others settle the rest.
 """
@@ -58,7 +58,7 @@ class Process:
         self._stop = stop
 
     async def run(self) -> None:
-        """Serve until told to stop, then end connections of clients and withdraw routes.
+        """Serve until `stop` is set, then end connections of clients and withdraw routes.
 
         Raises:
             LogError: The log cannot be reached at the start.

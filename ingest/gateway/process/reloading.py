@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class Reloading:
-    """Reloads files of certificates, users, rights and bans; each is told (`audit_log`).
+    """Reloads files of certificates, users, rights and bans; each is reported (`audit_log`).
 
     Args:
         listeners: Have certificates.
@@ -41,7 +41,7 @@ class Reloading:
         bans: Of clients.
         connections: Go by that from then on.
         tasks: Owns the reading.
-        context: Of the gateway.
+        context: Shared by all parts of the gateway.
     """
 
     def __init__(

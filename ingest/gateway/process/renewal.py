@@ -32,8 +32,8 @@ class Renewal:
     """Asks the owners of shards which sessions this gateway still holds.
 
     Args:
-        lease: Of this gateway.
-        shards: Are claimed anew.
+        lease: Lease of this gateway's name.
+        shards: Claimed again.
         share_groups: Give nothing out until theirs are known.
         sessions: Are asked for.
         session_log: Goes on when they are known.
@@ -62,9 +62,9 @@ class Renewal:
         self._delivery = delivery
         self._tasks = tasks
         self._is_asking = False
-        self._asked_after = 0  # so many silences
+        self._asked_after = 0  # number of silences
         self._is_reading = False
-        self._doubts = 0  # so many are over, and what had waited was done
+        self._doubts = 0  # number of those that are over, and what had waited was done
 
     def tick(self) -> None:
         """Begin as soon as others hear this gateway again."""

@@ -1,4 +1,4 @@
-"""Gateways that are gone: their routes, left in the log, would draw messages to nobody.
+"""Gateways that are gone: their routes, left in the log, would draw messages to no gateway.
 
 A gateway withdraws routes that its own earlier run left. One that is gone for good is *retired*:
 
@@ -78,8 +78,8 @@ async def withdraw_routes_of_ended(
     Those of share groups stay, and those of a gateway that may still run: it is to be retired.
 
     Args:
-        reader: Of the log.
-        writer: Likewise.
+        reader: Reader of the log.
+        writer: Writer of the log.
         gateways: Names that are about to be taken again: these withdraw their own.
         host: Tells whether a process of this machine has ended.
 
@@ -141,11 +141,11 @@ class Unsettled(NamedTuple):
     """Counts of the unsettled state of a gateway that is gone."""
 
     sessions: int
-    """At least so many; of each shard no more than a few hundred are counted."""
+    """At least this number; of each shard no more than a few hundred are counted."""
     groups: int
     """Memberships in share groups."""
     shards: int
-    """So many of them have not answered."""
+    """Number of them that have not answered."""
 
     def __str__(self) -> str:
         texts = [f"{self.sessions} sessions", f"{self.groups} share groups"]
@@ -159,11 +159,11 @@ class Retirement:
 
     Args:
         gateway: Its name.
-        log: With its routes, sessions and memberships.
-        partitions: Of the log's topics.
-        lease_seconds: As gateways have it: one that may still run is waited for so long.
-        clock: For the lease.
-        host: Of this process.
+        log: Log with its routes, sessions and memberships.
+        partitions: Numbers of partitions of the log topics.
+        lease_seconds: Lease of gateways: one that may still run is awaited for this long.
+        clock: Measures the lease.
+        host: Tells whether processes of this machine are gone.
         ensure: Creates the gateway's delivery topic unless it exists: the router answers there.
         remove: Removes it.
     """
@@ -250,7 +250,7 @@ class Retirement:
             await self._writer.flush(FLUSH_SECONDS)
 
     async def _check_others(self) -> None:
-        """Refuse where nobody could settle, or nothing is known of the gateway."""
+        """Refuse if no gateway could settle, or nothing is known of the gateway."""
         reader = self._log.open_reader()
         try:
             words = await reader.read_compacted(GATEWAYS)
@@ -287,7 +287,7 @@ class Retirement:
     async def _send_heartbeats(self) -> None:
         while True:
             self._peers.send_heartbeat(GatewayHeartbeat(state=RETIRING, listeners=[]))
-            if self._peers.is_read:  # nobody else has the name once our own heartbeat is read
+            if self._peers.is_read:  # no other process has the name once our own heartbeat is read
                 self._has_name.set()
             await asyncio.sleep(HEARTBEAT_SECONDS / 5)
 
@@ -299,7 +299,7 @@ class Retirement:
             await reader.start(delivery_topic(self._gateway), {0: END}, self._receive, _warn)
             await self._withdraw(reader, are_shared=False)
             await self._until_settled(tell)
-            # A route that is left has no membership: messages by it reach nobody.
+            # A route that is left has no membership: messages by it reach no member.
             last = await self._withdraw(reader, are_shared=True)
             await self._until_applied(last)
         finally:
@@ -399,7 +399,7 @@ class Retirement:
 
 
 def _pass() -> None:
-    """Nobody is a client of this process: a lease that is over is seen before the next act."""
+    """This process has no clients: a lease that is over is seen before the next act."""
 
 
 def _warn(error: LogError) -> None:

@@ -41,8 +41,8 @@ class StatusContext:
         writer: Has a queue.
         counted: Sessions, subscriptions and retained messages.
         connections: All sockets.
-        listeners: Where clients come in.
-        draining: Whether they are let in.
+        listeners: Listeners for clients.
+        draining: Says whether clients are let in.
         publisher: May refuse messages.
         wills: May wait for the log.
         routes: May wait for the router.
@@ -80,8 +80,8 @@ class Status:
         parts: Of the gateway.
 
     Attributes:
-        problem: Why nothing flows just now, or "".
-        bug: Likewise, of an unexpected exception.
+        problem: Reason why nothing flows just now, or "".
+        bug: The same for an unexpected exception.
     """
 
     def __init__(self, parts: StatusContext) -> None:

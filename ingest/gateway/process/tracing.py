@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mqlake.tracing import Tracer
 
 USER_PROPERTY: Final = HEADER_TRACEPARENT
-"""Of a 5.0 publisher: its own span, which ours continue."""
+"""User property of a 5.0 publisher with its own span, which ours continue."""
 
 ACCEPT: Final = "accept"
 ROUTE: Final = "route"

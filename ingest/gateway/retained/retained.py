@@ -46,7 +46,7 @@ class RetainedPage(NamedTuple):
 
     messages: list[RetainedMessage]
     position: str | None
-    """Where the next page begins; None after the last. It may come with few or no messages."""
+    """Beginning of the next page; None after the last. It may come with few or no messages."""
 
 
 class Retained:
@@ -55,13 +55,13 @@ class Retained:
     QoS 0 is kept like any other [MQTT311-3.3.1-7]; no session owns them [MQTT311-3.1.2-7].
 
     Args:
-        database: Where they are kept.
+        database: Store of the copies.
         shards: How many there are.
         clock: For their expiry.
 
     Attributes:
-        shards: As given.
-        newer: Of those that come, for pages of other gateways that are under way.
+        shards: Number of shards.
+        newer: Positions of those that come, for pages of other gateways that are under way.
         owned: Shards that count as this gateway's; it may have copies of others.
         incomplete: Shards that are to be here, of which something was found nowhere.
     """
@@ -103,8 +103,8 @@ class Retained:
         """Count from now on whose messages are retained.
 
         Args:
-            kinds: As of `RetainedStore.count_publishers`.
-            on_kept: Told tenant and topic name of each message that a copy here takes.
+            kinds: See `RetainedStore.count_publishers`.
+            on_kept: Gets tenant and topic name of each message that a copy here takes.
         """
         self._store.count_publishers(kinds)
         self._on_kept = on_kept
@@ -202,7 +202,7 @@ class Retained:
 
         Args:
             lake: The tables, if they can be read here.
-            reader: Of the log.
+            reader: Reader of the log.
             ends: Partition of `mqlake.inbound` -> the offset from which on live messages are kept.
 
         Returns:
@@ -312,7 +312,7 @@ class Retained:
 
 
 def to_outbound(message: RetainedMessage, shard: int, shards: int) -> OutboundMessage:
-    """Return a retained message of one of so many shards as it goes to clients.
+    """Return a retained message of one of `shards` as it goes to clients.
 
     Raises:
         InvalidRecord: Its properties cannot be read.

@@ -28,7 +28,7 @@ _WHOSE: Final = {CLIENT: "the client", USER: "its user"}
 
 
 class RetainedPublisher(NamedTuple):
-    """Of a message that is to be retained."""
+    """Publisher of a message that is to be retained."""
 
     tenant: str
     client_id: str
@@ -78,8 +78,8 @@ class RetainedPublishers:
         """Return whose limit leaves no room for a message; "": there is room.
 
         Args:
-            publisher: Whose it is.
-            shard: Of its topic.
+            publisher: Publisher of the message.
+            shard: Shard of its topic.
             topic_name: A message of the same publisher on it is replaced.
             size: Of payload and topic name.
         """

@@ -60,7 +60,7 @@ so that a router that is down finds few questions."""
 MAX_ANSWER_SECONDS: Final = 16.0
 
 ABSENT_SECONDS: Final = 0.25
-"""Until they are asked again when none of a shard's gateways has a complete copy; likewise."""
+"""Pause before they are asked again when none has a complete copy; it doubles, too."""
 
 MAX_ABSENT_SECONDS: Final = 4.0
 
@@ -109,11 +109,11 @@ class RetainedQuestions:
 
     Args:
         me: This run of this gateway.
-        writer: Where this gateway's messages and barriers go too.
+        writer: Writer of this gateway's messages and barriers.
         retained: Knows messages that have come live meanwhile.
         shards: Says which gateways are to be asked.
-        partitions: Of the log's topics.
-        clock: For timeouts.
+        partitions: Numbers of partitions of the log topics.
+        clock: Measures time-outs.
     """
 
     def __init__(
@@ -156,9 +156,9 @@ class RetainedQuestions:
             tenant: Whose messages.
             shard: Which.
             topic_filter: A plain one.
-            position: Where the page begins.
-            max_messages: Of the page.
-            max_bytes: Of the page.
+            position: Beginning of the page.
+            max_messages: Most messages of the page.
+            max_bytes: Most bytes of the page.
             on_answer: Called when there is a page, or when this gateway has the shard by now.
         """
         self._number += 1
@@ -198,7 +198,7 @@ class RetainedQuestions:
         )
 
     def receive_answer(self, value: bytes) -> None:
-        """Take an answer; one to a question that nobody has any more is nothing to us.
+        """Take an answer; one to a question that was given up is ignored.
 
         Raises:
             InvalidRecord: It cannot be read.
@@ -282,7 +282,7 @@ class RetainedAnswers:
 
     Args:
         gateway: Its name.
-        writer: Where answers go.
+        writer: Takes the answers.
         retained: The copies.
         loop: In which pages are read, a few in each turn.
     """

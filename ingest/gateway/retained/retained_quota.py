@@ -1,4 +1,4 @@
-"""Whether a client may have one more message retained: asked before the log has it."""
+"""Decides whether a client may have one more message retained, before the log has it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Of which shards of the retained messages this gateway has a copy.
+"""Copies of shards of the retained messages at this gateway.
 
 The owner of a shard has one, and so has its standby (`ingest.session.placement`, as for sessions).
 To get one the gateway announces the shard's route; messages behind the barriers come from the
-router, the rest is read from the table `retained` and the log. Nobody is fenced: owners only read,
+router, the rest is read from the table `retained` and the log. There is no fence: owners only read,
 so any gateway with a complete copy may answer.
 
 A copy that lacks something is not kept: others are asked, and it is tried again until the table has
@@ -55,8 +55,8 @@ class RetainedShards:
         peers: Say which gateways can own shards.
         ranges: Reads the log.
         lake: Reads the tables, if they can be read here.
-        routes: Of this gateway.
-        partitions: Of the log's topics.
+        routes: Routes of this gateway.
+        partitions: Numbers of partitions of the log topics.
         clock: Says when to try again.
 
     Attributes:
@@ -85,14 +85,14 @@ class RetainedShards:
         self._clock = clock
         self._owners: list[str] = []
         self._held: set[int] = set()
-        # Copies that lack messages and are to be got anew.
+        # Copies that lack messages and are to be got again.
         self._stale: set[int] = set()
         self._again_at = 0.0
         self._change: asyncio.Task[None] | None = None
 
     @property
     def is_settled(self) -> bool:
-        """Whether this gateway has copies of all shards that it can have, and of no other."""
+        """Tell whether this gateway has copies of all shards that it can have, and of no other."""
         known = self._held | self._retained.incomplete
         return bool(self.places) and self._change is None and self._wanted == known
 
@@ -122,7 +122,7 @@ class RetainedShards:
             self._change.add_done_callback(self._changed)
 
     def begin_anew(self) -> None:
-        """Use no copy any more: deliveries are gone that may have changed it. Get all anew."""
+        """Use no copy any more: deliveries are gone that may have changed it. Get all again."""
         self._stale = set(self._held)
         for shard in self._stale:
             self._retained.let_go(shard)

@@ -2,7 +2,7 @@
 
 The values are the gateway's own: they go to its own clients, not through the log, and another
 gateway has others. To a client they are retained messages of QoS 0. Clients of another tenant than
-the gateway's are told of their own tenant alone.
+the gateway's see their own tenant alone.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ GAUGES: Final[dict[str, Callable[[Counted], int]]] = {
     "shared_subscriptions/count": lambda now: now.subscriptions.shared_count,
     "subscriptions/count": lambda now: now.subscriptions.plain_count,
 }
-"""As of now. `active` and `inactive` are older names; the heap is the process's resident memory."""
+"""Present values. `active` and `inactive` are older names; the heap is the process's resident
+memory."""
 
 RATES: Final[dict[str, Callable[[GatewayCounters], int]]] = {
     "load/bytes/received": COUNTS["bytes/received"],
@@ -140,14 +141,14 @@ class SystemPage(NamedTuple):
 
     messages: list[OutboundMessage]
     position: str | None
-    """Where the next page begins; None after the last."""
+    """Beginning of the next page; None after the last."""
 
 
 class SystemTopics:
     """The current values, for new subscribers, and changes for earlier ones.
 
     Args:
-        context: Of the gateway.
+        context: Shared by all parts of the gateway.
         counted: Its present counts.
         overload: Its level and steps.
         clients: Returns how many clients of a tenant are connected.
@@ -246,7 +247,7 @@ class SystemTopics:
         """Keep a value and send it to its subscribers, unless it is unchanged.
 
         Args:
-            name: Of the topic, behind the prefix.
+            name: Topic name behind the prefix.
             text: The value.
             tenant: Whose it is; empty: the gateway's own.
         """

@@ -39,7 +39,7 @@ class LateRoutes:
         me: This run of this gateway.
         ranges: Reads the log.
         ends: Say how far it goes.
-        routes: Of this gateway.
+        routes: Routes of this gateway.
     """
 
     def __init__(self, me: Run, ranges: LogRangeReader, ends: Ends, routes: Routes) -> None:
@@ -88,7 +88,7 @@ class LateRoutes:
                 try:
                     route = decode_route_key(record.key or b"")
                 except InvalidRecord:
-                    continue  # nobody's
+                    continue  # of no gateway
                 if by == own:
                     found.pop(route, None)
                 elif by is not None:  # a withdrawal by another gateway says not who has written it

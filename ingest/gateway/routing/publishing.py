@@ -59,11 +59,11 @@ class Publisher:
     """Appends the messages of all clients of a gateway to `mqlake.inbound`.
 
     Args:
-        context: Of the gateway.
-        log: Where they go.
-        routes: Its barriers go before messages that came after them.
+        context: Shared by all parts of the gateway.
+        log: Takes the messages.
+        routes: Barriers of routes go before messages that came after them.
         identifiers: For the messages.
-        partitions: Of `mqlake.inbound`.
+        partitions: Number of partitions of `mqlake.inbound`.
         latencies: Measures messages that wait for an answer.
 
     Attributes:
@@ -102,9 +102,9 @@ class Publisher:
         Args:
             key_prefix: The tenant and a slash.
             publish: A valid PUBLISH, its topic alias resolved.
-            protocol_level: Of the client.
+            protocol_level: Protocol level of the client.
             headers_of_client: From `client_headers`.
-            on_appended: Told the outcome in the loop.
+            on_appended: Gets the outcome in the loop.
 
         Raises:
             LogFull: The log takes no more at the moment; try again when it has caught up.
@@ -135,7 +135,7 @@ class Publisher:
         return [offset + 1 for offset in self.acked]
 
     def count_appended(self, partition: int, offset: int, error: LogError | None) -> None:
-        """Note the outcome of a message that nobody waits for (QoS 0)."""
+        """Note the outcome of a message without acknowledgement (QoS 0)."""
         if error is None:
             self.acked[partition] = offset
             self._counters.messages_stored += 1

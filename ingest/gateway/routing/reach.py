@@ -1,4 +1,4 @@
-"""Whether other sites know the filters of this one: the federator says it in `mqlake.gateways`."""
+"""Knows whether other sites know the filters of this one: the federator says it in the log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Reach:
 
     Args:
         seconds: How long it is waited for at most; 0: not at all.
-        loop: Of the gateway.
+        loop: Event loop of the gateway.
     """
 
     def __init__(self, seconds: float, loop: asyncio.AbstractEventLoop) -> None:
@@ -30,7 +30,7 @@ class Reach:
         self._loop = loop
         self._end = -1
         self._is_silent = False
-        """That nobody answers has been logged: once until an answer comes."""
+        """The silence has been logged: once until an answer comes."""
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     def receive(self, record: LogRecord) -> None:
@@ -48,10 +48,10 @@ class Reach:
                 reached.set_result(None)
 
     async def wait(self, routes_offset: int) -> bool:
-        """Wait until other sites know of a route; return whether they do, or nobody asks.
+        """Wait until other sites know of a route; return whether they do, or none is asked.
 
         Args:
-            routes_offset: Where the log has it.
+            routes_offset: Offset of the route in `mqlake.routes`.
         """
         if not self._seconds or routes_offset <= self._end:
             return True

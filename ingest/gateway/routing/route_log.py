@@ -45,16 +45,16 @@ class RouteLog:
 
     Args:
         gateway: Its name.
-        incarnation: Of this run of the gateway.
+        incarnation: Identifier of this run of the gateway.
         log: The writer of this gateway's messages.
-        partitions: Of `mqlake.inbound`.
+        partitions: Number of partitions of `mqlake.inbound`.
         began_at: Returns where in `mqlake.gateways` this run began; asked for each record.
         asks_sites: Routes ask the federator whether other sites know of them.
 
     Attributes:
-        partitions: As given; barriers go through so many from now on.
-        last_number: Of the last route record that was made.
-        proven_number: Of the last one that the router is known to have.
+        partitions: Partitions that barriers go through from now on.
+        last_number: Number of the last route record that was made.
+        proven_number: Number of the last one that the router is known to have.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class RouteLog:
         """Have one barrier for each partition written: they cover all routes so far.
 
         Args:
-            number: Of the round.
+            number: Number of the round.
             on_reported: Called for each.
         """
         barrier = self._new_barrier(number)

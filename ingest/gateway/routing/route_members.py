@@ -29,7 +29,7 @@ class RoutedFilter:
     since_ms: int = 0
     """When it was announced first."""
     is_withdrawn: bool = False
-    """Another gateway has withdrawn it, its membership begins anew: no count brings it back."""
+    """Another gateway has withdrawn it, its membership begins again: no count brings it back."""
 
 
 class RouteMembers:
@@ -38,7 +38,8 @@ class RouteMembers:
     Args:
         linger_seconds: A filter without subscribers stays routed so long.
         clock: For that.
-        may_count: Tells whether nobody else can have withdrawn routes of share groups meanwhile.
+        may_count: Tells whether no other gateway can have withdrawn routes of share groups
+            meanwhile.
         share_strategy: How share groups want their messages spread.
 
     Attributes:
@@ -59,7 +60,7 @@ class RouteMembers:
         self._share_strategy = share_strategy
         self.entries: dict[Route, RoutedFilter] = {}
         self.changed: dict[Route, None] = {}
-        self._uncounted: dict[Route, None] = {}  # likewise; they wait until they may be counted
+        self._uncounted: dict[Route, None] = {}  # these wait until they may be counted
         self._unused: dict[Route, None] = {}  # in the order in which they became unused
 
     def note_withdrawn(self, route: Route) -> None:
@@ -101,11 +102,11 @@ class RouteMembers:
     def remove(self, route: Route) -> bool:
         """Count one member less; the route goes when it has been unused for a while.
 
-        A share group's goes at once: its messages would be given to us and to nobody else. So does
-        that of a shard of retained messages: it has no client that may be back soon.
+        A share group's goes at once: its messages would be given to us and to no other gateway. So
+        does that of a shard of retained messages: it has no client that may be back soon.
 
         Returns:
-            Whether the log is to be told now that it goes.
+            Whether the log must have its withdrawal now.
         """
         entry = self.entries[route]
         entry.members -= 1
@@ -129,8 +130,8 @@ class RouteMembers:
         """Return whose records a round writes.
 
         A count of members would bring back a route that another gateway has withdrawn, before its
-        own is in the group again: the router would give it messages that are nobody's.
-        `renew` writes it then as it is; while nobody knows whether that has happened, it waits.
+        own is in the group again: the router would give it messages that belong to no membership.
+        `renew` writes it then as it is; while it is unknown whether that has happened, it waits.
         """
         changed, self.changed = self.changed, {}
         for route in list(changed):

@@ -39,7 +39,7 @@ class RouteRequest:
     def count(self, starts: list[int]) -> None:
         """Note that the log has routes and barriers."""
         self.starts = starts
-        if not self.counted.done():  # nobody waits for a cancelled one
+        if not self.counted.done():  # a cancelled one has no waiter
             self.counted.set_result(starts)
 
     def finish(self) -> None:
@@ -63,14 +63,14 @@ class Round:
     announced: list[RouteRequest] = field(default_factory=list)
     """Their routes were in an earlier one; they count from its barriers."""
     followers: list[RouteRequest] = field(default_factory=list)
-    """They count already, but one of their routes had to be announced anew."""
+    """They count already, but one of their routes had to be announced again."""
     routes: list[Route] = field(default_factory=list)
-    """Whose entries wait for this round."""
+    """Routes whose entries wait for this round."""
     written: list[Route] = field(default_factory=list)
-    """Whose records it has, withdrawals and new member counts too."""
+    """Routes whose records it has, withdrawals and new member counts too."""
     barrier: Barrier | None = None
     last_number: int = 0
-    """Of this gateway's last route record when it was made."""
+    """Number of this gateway's last route record when it was made."""
     unreported: int = 0
     error: LogError | None = None
     sent_at: float = 0.0

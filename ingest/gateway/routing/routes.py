@@ -125,11 +125,11 @@ class Routes:
         self._repeated = 0  # how often the oldest open round was asked for again
         self._asked_up_to = -1  # of rounds that named a number, the last one asked for by offset
         self.of_earlier_run: set[Route] = set()
-        self._is_asking = False  # the next round has barriers, even if nobody waits
+        self._is_asking = False  # the next round has barriers, even if no client waits
 
     @property
     def is_answered(self) -> bool:
-        """Whether the router has answered this gateway at all."""
+        """Tell whether the router has answered this gateway at all."""
         return min(self._returned) >= 0
 
     @property
@@ -209,9 +209,9 @@ class Routes:
         """Take a barrier that the router has answered; one of an earlier run is nothing to us.
 
         Args:
-            key: Of the barrier.
-            partition: Where in `mqlake.inbound` it is.
-            offset: Likewise.
+            key: Key of the barrier.
+            partition: Partition of `mqlake.inbound` that it is in.
+            offset: Offset there.
         """
         try:
             barrier = decode_barrier_key(key)
@@ -414,7 +414,7 @@ class Routes:
         for request in (*round_.subscribing, *round_.announced):
             request.count(round_.starts)
         if round_.barrier is None:
-            del self._open_rounds[round_.number]  # withdrawals and counts: nobody waits for them
+            del self._open_rounds[round_.number]  # withdrawals and counts: no client waits for them
         elif round_.is_back:
             self._finish(round_)
 

@@ -1,9 +1,9 @@
-"""`message.delivered` and `message.acked`: told when a running rule asks for them, and bounded.
+"""`message.delivered` and `message.acked`: reported when a running rule asks for them, and bounded.
 
-There is one for each message and client, so a gateway that told of all could do little else.
+There is one for each message and client, so a gateway that reported all could do little else.
 A part that delivers looks at `delivered` or `acked` and calls nothing while they are empty. Events
 wait in a queue of one second's worth, and go to the log in small portions behind everything else;
-those that find the queue full are counted and not told.
+those that find the queue full are counted and not reported.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class DeliveryEvents:
         loop: In which all of this runs.
 
     Attributes:
-        delivered: Tenants of which `message.delivered` is told; the deliverer's to ask.
-        acked: Likewise of `message.acked`.
-        is_wanted: Whether either is told of any tenant.
+        delivered: Tenants for which `message.delivered` is reported; the deliverer's to ask.
+        acked: Tenants for which `message.acked` is reported.
+        is_wanted: Either is reported for any tenant.
     """
 
     __slots__ = (

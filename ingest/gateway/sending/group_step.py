@@ -57,11 +57,11 @@ class GroupStep:
     tenant: str
     shared_filter: str
     progress: SessionProgress | None
-    """Of a session that outlives its connection."""
+    """Progress of a session that outlives its connection."""
     member: GroupMember | None = None
-    """Whose message it is."""
+    """Member that the message was given to."""
     on_given: Callable[[], None] | None = None
-    """Told when the shard of the group knows."""
+    """Called when the shard of the group knows."""
 
     def after_saved(self, proceed: Callable[[], None]) -> None:
         given = partial(self._given, proceed)

@@ -3,9 +3,9 @@
 Messages acknowledged without a record of it in the log are sent again after a crash. So while a
 session is busy, a record of it follows the other, the steps since the last one share the next; and
 several are on their way when it is urgent, each with all that was done before. A session does not
-run far ahead of its records: so many messages as may be repeated are sent, further ones wait until
-the log knows of them. For most clients that is a few; it grows for one that waits for it, up to
-the setting `max_repeated_messages`.
+run far ahead of its records: at most the messages that may be repeated are sent, further ones wait
+until the log knows of them. For most clients that is a few; it grows for one that waits for it, up
+to the setting `max_repeated_messages`.
 
 A step after some rest is written at once. Busy sessions wait for each other: their records travel
 in one request.
@@ -30,16 +30,16 @@ SAVE_SECONDS: Final = 0.001
 """How long the first step waits for others."""
 
 RESTED_PER_SECOND: Final = 1_000
-"""So many records a second the sessions of a gateway share, unless one is urgent. A record costs
-the log a request and each gateway a wake-up: as many as there are messages would delay those."""
+"""Records a second that the sessions of a gateway share, unless one is urgent. A record costs the
+log a request and each gateway a wake-up: as many as there are messages would delay those."""
 
 MIN_REST_SECONDS: Final = 1 / RESTED_PER_SECOND
 MAX_REST_SECONDS: Final = 0.1
 """How long a session rests after a record before the next: alone, and however many share."""
 
 WINDOW_STEP: Final = 16
-"""So many messages may be repeated of a client that gets few at a time, and so many more each time
-a record has come back while messages waited for it."""
+"""Messages that may be repeated of a client that gets few at a time, and added each time a record
+has come back while messages waited for it."""
 
 MAX_SAVES_UNDER_WAY: Final = 4
 """Records of one session on their way at once when it is urgent: then a step need not wait for the
@@ -63,9 +63,9 @@ class SessionProgress:
     """The progress of one session: saved after it was touched.
 
     Args:
-        saver: Of the gateway.
-        key: Of the session.
-        epoch: Under which it is held.
+        saver: Saver of the gateway.
+        key: Key of the session.
+        epoch: Epoch under which it is held.
         snapshot: Returns the state as it is.
         on_room: Called when messages may be sent again after `has_room` was false.
 
@@ -118,7 +118,7 @@ class SessionProgress:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more message may be sent that a crash would repeat."""
+        """Tell whether one more message may be sent that a crash would repeat."""
         return self._repeatable < self._window
 
     def sent(self) -> None:
@@ -147,7 +147,7 @@ class SessionProgress:
 
     @property
     def is_due(self) -> bool:
-        """Whether there is something to save, and not too many records are on their way.
+        """Tell whether there is something to save, and not too many records are on their way.
 
         One at a time, unless a caller waits for it or soon will: a record costs all gateways work.
         """
@@ -194,7 +194,7 @@ class SessionProgress:
         del self.snapshot, self._on_room
 
     def _saved(self, save: _Save, error: LogError | None) -> None:
-        if self._is_closed or save not in self._under_way:  # a later one has told of it
+        if self._is_closed or save not in self._under_way:  # a later one has reported it
             return
         if error is not None:
             self._failed(save)
@@ -237,7 +237,7 @@ class ProgressSaver:
 
     Args:
         log: Takes the records.
-        loop: Of the gateway.
+        loop: Event loop of the gateway.
         max_repeated_messages: How far one session may run ahead of its records.
     """
 

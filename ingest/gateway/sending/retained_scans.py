@@ -70,14 +70,14 @@ class Recipient(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RetainedSources:
-    """Where retained messages come from, for all clients of a gateway.
+    """Sources of retained messages, for all clients of a gateway.
 
     Attributes:
-        loop: Of the gateway.
+        loop: Event loop of the gateway.
         own: The copies that are here.
         questions: Ask the gateways that have others.
-        system_topics: Of the gateway.
-        lease: Of this gateway.
+        system_topics: System topics of the gateway.
+        lease: Lease of this gateway's name.
         delivered: How far this gateway has come.
         shard_of: Returns the shard of a message's key.
         charge: Charges a client for messages sent to it; returns in how many seconds it owes none.
@@ -97,8 +97,8 @@ class RetainedScans:
     """Retained messages that one session is still owed.
 
     Args:
-        sources: Where they come from.
-        recipient: Of the session.
+        sources: Sources of the messages.
+        recipient: Recipient of the session.
     """
 
     __slots__ = (

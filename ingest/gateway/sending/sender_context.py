@@ -60,7 +60,7 @@ class SenderContext:
         drops: For messages that clients do not get.
         told: Whether a rule wants events of deliveries.
         groups: Give members of share groups their messages.
-        retained: Where retained messages come from.
+        retained: Sources of retained messages.
     """
 
     settings: GatewaySettings

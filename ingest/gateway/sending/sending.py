@@ -55,9 +55,9 @@ class Sender:
     [MQTT5-3.3.4-10] [MQTT5-4.9.0-3]
 
     Args:
-        context: Of all senders.
-        tenant: Of the client.
-        client_id: Of the client.
+        context: Shared by all senders.
+        tenant: Tenant of the client.
+        client_id: Client identifier of the client.
         rights: See below.
         waiting: Counts its waiting messages among those of others.
 
@@ -370,7 +370,8 @@ class Sender:
 
     def process_puback(self, puback: Puback) -> None:
         acked = self._acked(puback) if self._told.acked else None
-        # A reason code of failure ends it too, and nobody else gets the message. [MQTT5-4.8.2-6]
+        # A reason code of failure ends it too, and no other member gets the message.
+        # [MQTT5-4.8.2-6]
         if self._messages.receive_puback(puback.packet_id):
             if self.progress is not None:
                 self.progress.acknowledged()

@@ -43,8 +43,8 @@ class SessionLog:
     Args:
         writer: Appends to the log.
         me: This run of this gateway.
-        lease: Of this gateway.
-        ending: Of this run: says when nothing may be written any more.
+        lease: Lease of this gateway's name.
+        ending: End of this run: says when nothing may be written any more.
         shards: How many there are.
     """
 
@@ -61,7 +61,7 @@ class SessionLog:
 
     @property
     def is_saved(self) -> bool:
-        """Whether the log has confirmed all that was written."""
+        """Tell whether the log has confirmed all that was written."""
         return self._records.is_saved
 
     def confirmed(self) -> None:

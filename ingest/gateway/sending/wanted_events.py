@@ -1,4 +1,4 @@
-"""Which events of every delivery running rules ask for: learned from `mqlake.rules`.
+"""Events of every delivery that running rules ask for, learned from `mqlake.rules`.
 
 Most gateways never write such an event. So nothing is done for one before the activation of a rule
 that reads it has been read here: a moment after the rule is in force.

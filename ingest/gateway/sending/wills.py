@@ -40,7 +40,7 @@ class Wills:
     """Publishes wills.
 
     Args:
-        publisher: Of the gateway.
+        publisher: Publisher of the gateway.
         origin: `<site>/<gateway>`.
         authorizer: Gives the rights at the time of publishing.
         retained_quota: Says whether one may be retained; else it is published only.
@@ -77,7 +77,7 @@ class Wills:
         CONNECT says. [MQTT5-3.1.2-14] [MQTT5-3.1.2-15] [MQTT311-3.1.2-16] [MQTT311-3.1.2-17]
 
         Raises:
-            LogError: The log did not take one, or nobody knows.
+            LogError: The log did not take one, or this is unknown.
         """
         self.waiting += len(wills)
         try:

@@ -314,7 +314,7 @@ class ClientSession:
 
     @property
     def has_progress(self) -> bool:
-        """Whether the log has, or is to have, a record of how far it has come.
+        """Tell whether the log has, or is to have, a record of how far it has come.
 
         Without subscriptions or exchanges there is no progress.
         """
@@ -337,7 +337,8 @@ class ClientSession:
         it has come: else a gateway that takes it over would not know from where on to read.
 
         Args:
-            on_saved: Told when the log has it, or not; of one that is not written, when it is held.
+            on_saved: Called when the log has it, or not; for one that is not written, when it is
+                held.
             before: The packet or record that relies on that.
             progress: Writes how far it has come, where that is new.
 
@@ -403,7 +404,7 @@ class ClientSession:
                 changes.append((topic_filter, None))
             elif subscription.is_counted:
                 changes.append((topic_filter, self._stored(subscription)))
-            # Else its client has not been told that it has it; it is written when it counts.
+            # Else its client has not had SUBACK for it; it is written when it counts.
         return changes
 
     def save_subscriptions(
@@ -469,7 +470,7 @@ class ClientSession:
             subscriptions=[
                 self._stored(one)
                 for one in self.subscriptions.values()
-                # Else it has its own record, or its client has not been told that it has it.
+                # Else it has its own record, or its client has not had SUBACK for it.
                 if one.topic_filter not in self._records.own and one.is_counted
             ],
             more=len(self._records.own),

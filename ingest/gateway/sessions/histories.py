@@ -51,7 +51,7 @@ PAGE_BYTES: Final = 1024 * 1024
 """Payloads of a page from the table, about: one history has so much in memory."""
 
 WINDOW_OFFSETS: Final = 50_000
-"""Of each partition that a page is looked for in at first."""
+"""Offsets of each partition in which a page is looked for at first."""
 
 LONG_GAP_OFFSETS: Final = 20_000
 """A history that has fallen so far behind reads the table again, by topic."""
@@ -157,12 +157,12 @@ class Histories:
     """Reads for all sessions of a gateway that have asked for history.
 
     Args:
-        context: Of the gateway.
+        context: Shared by all parts of the gateway.
         subscriptions: Those in force.
         catching_up: Reads messages that they have missed.
 
     Attributes:
-        on_live: Told of a session, one of whose histories is to be forgotten when deliveries have
+        on_live: Gets a session, one of whose histories is to be forgotten when deliveries have
             come past it.
     """
 
@@ -216,7 +216,7 @@ class Histories:
         session.begin_history(SubscribeHistory(session, filters, record.from_ms, missed))
 
     def start(self, history: SubscribeHistory) -> None:
-        """Read, unless nobody wants it any more."""
+        """Read, unless it is not wanted any more."""
         if history.task is None and history.topic_filters and self._tasks is not None:
             self._reading.add(history)
             history.task = self._tasks.create_task(self._run(history))

@@ -38,10 +38,10 @@ def redeliver(
     """Give messages to a client; those that none of its subscriptions matches it does not get.
 
     Args:
-        context: Of the gateway.
+        context: Shared by all parts of the gateway.
         subscriptions: Those in force.
-        session: Of the client.
-        messages: As in the control record.
+        session: Session of the client.
+        messages: Messages of the control record.
 
     Raises:
         InvalidRecord: One is malformed; those before it were given.

@@ -3,7 +3,7 @@
 A session comes with a cursor, and with the offsets from which on the router brings its messages.
 Everything between is read (`ingest.gateway.history.catching_up`), once for all sessions that come
 back together. Those with long gaps, for which a table is asked, wait for each other and not with
-the rest; of them so many are brought back at a time that the first ones of thousands are soon
+the rest; of them a number is brought back at a time that the first ones of thousands are soon
 served.
 """
 
@@ -86,7 +86,7 @@ class Resumer:
     """Brings sessions back.
 
     Args:
-        context: Of the gateway.
+        context: Shared by all parts of the gateway.
         catching_up: Reads missed messages.
         gaps: Hands them over.
         lookup: Finds messages in flight in the log.
@@ -127,8 +127,8 @@ class Resumer:
             session: Its filters are routed.
             stored: The session in the log.
             cursor: Per partition the first offset that it has not been given.
-            ends: From where on the router brings its messages, by partition.
-            on_caught_up: Told from where on it gets these. Never, when it has gone.
+            ends: Offsets from which on the router brings its messages, by partition.
+            on_caught_up: Gets the offsets from which on it has these. Not called when it has gone.
         """
         progress = stored.progress
         resume = _Resume(
@@ -208,7 +208,7 @@ class Resumer:
     ) -> Mapping[Position, OutboundMessage]:
         """Return messages in flight that have left the log, of history say, from the table.
 
-        Whether or not they match a subscription of now: the client may have unsubscribed, and their
+        They need not match a present subscription: the client may have unsubscribed, and their
         delivery is completed all the same. [MQTT5-3.10.4-3] [MQTT311-3.10.4-3]
         """
         left = {(one.partition, one.offset) for one in resume.outgoing if not one.released} - found

@@ -51,9 +51,9 @@ class SessionContext:
         histories: Reads for sessions that have asked for history.
         slow_clients: Reads for those that have fallen behind.
         publisher: Knows messages that the log has confirmed.
-        delivered: How far the gateway has come.
-        session_log: Where sessions are written.
-        share_log: Where their memberships in share groups are written.
+        delivered: Position of the gateway's deliveries.
+        session_log: Takes the records of sessions.
+        share_log: Takes the records of memberships in share groups.
         shared_limits: Count subscriptions.
         release: Called when the log may have answered for the last message of a session whose
             client has gone.

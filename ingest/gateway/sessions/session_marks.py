@@ -28,8 +28,8 @@ class SessionMarks:
     """The marks of one gateway.
 
     Args:
-        context: Of the gateway.
-        log: Where they are written.
+        context: Shared by all parts of the gateway.
+        log: Takes their records.
         saver: Writes the progress of sessions.
         share_groups: Those that sessions here are members of.
         delivered: How far this gateway has come.

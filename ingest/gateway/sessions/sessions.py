@@ -61,14 +61,14 @@ class Sessions:
     """The sessions of a gateway by tenant and client identifier. Implements `HolderHost`.
 
     Args:
-        context: Of the gateway.
-        log: Where they are written.
-        share_log: Where their memberships in share groups are written.
+        context: Shared by all parts of the gateway.
+        log: Takes their records.
+        share_log: Takes the records of memberships in share groups.
         shards: Those that this gateway owns.
         share_groups: Those that sessions here are members of.
         delivered: How far this gateway has come.
         peers: Know the time by the log's clock.
-        lease: Of this gateway.
+        lease: Lease of this gateway's name.
 
     Attributes:
         marks: How far all of them have come.
@@ -115,7 +115,7 @@ class Sessions:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no client is here, on its way in or on its way out."""
+        """Tell whether no client is here, on its way in or on its way out."""
         return not (self._sessions or len(self._holder) or self._leaving)
 
     @property

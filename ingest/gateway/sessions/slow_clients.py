@@ -8,8 +8,8 @@ the client has room for it, and its place is part of the session's progress. So 
 nothing comes twice but what any crash repeats, and each topic is in its order, at whichever gateway
 it goes on.
 
-One that is slower for ever costs less than one that is away and comes back: so many are read for
-at a time, each has a turn, and one that takes nothing holds neither a place nor a page.
+One that is slower for ever costs less than one that is away and comes back: a bounded number is
+read for at a time, each has a turn, and one that takes nothing holds neither a place nor a page.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class SlowClients:
     """Reads for all sessions of a gateway that have fallen behind.
 
     Args:
-        context: Of the gateway.
+        context: Shared by all parts of the gateway.
         subscriptions: Those in force.
         catching_up: Reads the table and the log.
         delivered: How far the gateway has come.
@@ -256,7 +256,7 @@ class SlowClients:
         session.begin_history(_behind(session, filters, list(record.cursor)))
 
     def start(self, behind: FallenBehind) -> None:
-        """Read, unless nobody wants it any more."""
+        """Read, unless it is not wanted any more."""
         if behind.task is None and behind.topic_filters and self._tasks is not None:
             self._reading.add(behind)
             behind.task = self._tasks.create_task(self._run(behind))

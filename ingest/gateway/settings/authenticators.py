@@ -225,7 +225,7 @@ class JwtAuthenticatorSettings(WebServerSettings):
 
     @property
     def brings_rights(self) -> bool:
-        """Whether a login brings roles or rules along, for which `rights_file` is needed."""
+        """Tell whether a login brings roles or rules along, for which `rights_file` is needed."""
         return any((self.roles_claim, self.rights_claim, self.attributes_claim))
 
     @model_validator(mode="after")
@@ -398,7 +398,7 @@ class LdapAuthenticatorSettings(NamingSettings):
 
     @property
     def brings_rights(self) -> bool:
-        """Whether a login brings roles or rules along, for which `rights_file` is needed."""
+        """Tell whether a login brings roles or rules along, for which `rights_file` is needed."""
         return bool(self.roles or self.rights_attribute or self.attributes)
 
     @property

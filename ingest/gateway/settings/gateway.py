@@ -431,12 +431,12 @@ class GatewaySettings(ProcessSettings):
 
     @property
     def asks_who(self) -> bool:
-        """Whether clients have to log in, unless `allow_anonymous` lets them in."""
+        """Tell whether clients have to log in, unless `allow_anonymous` lets them in."""
         return self.credentials_file is not None or bool(self.authenticators)
 
     @property
     def lets_anybody_in(self) -> bool:
-        """Whether a client that names no user is let in."""
+        """Tell whether a client that names no user is let in."""
         if self.allow_anonymous is not None:
             return self.allow_anonymous
         return not self.asks_who

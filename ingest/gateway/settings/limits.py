@@ -212,7 +212,7 @@ class LimitSettings(SettingsGroup):
 
     @property
     def has_rates(self) -> bool:
-        """Whether there is a rate for each client."""
+        """Tell whether there is a rate for each client."""
         return bool(
             self.messages_per_second
             or self.deliveries_per_second

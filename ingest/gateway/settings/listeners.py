@@ -351,7 +351,7 @@ _SCHEMES: Final = {"tcp": "mqtt", "tls": "mqtts", "ws": "ws", "wss": "wss"}
 
 
 def is_open(settings: ListenerSettings) -> bool:
-    """Tell whether other machines reach a listener, and it asks nobody for a certificate."""
+    """Tell whether other machines reach a listener, and it asks for no certificate."""
     if isinstance(settings, UnixListener) or settings.host == "localhost":
         return False
     if getattr(settings, "client_certificates", "none") == "required":
@@ -366,8 +366,8 @@ def address_of(settings: ListenerSettings, *, host: str | None = None) -> str:
     """Return the listener's address as a URL; with the PROXY protocol as `mqtt+proxy://…`.
 
     Args:
-        settings: Of the listener.
-        host: As it stands in a URL; without one that of the settings, `*` for all.
+        settings: Settings of the listener.
+        host: Host in a URL; without one that of the settings, `*` for all.
     """
     if isinstance(settings, UnixListener):
         return f"unix://{settings.file}"
@@ -384,8 +384,8 @@ def advertised(listeners: Iterable[ListenerSettings], host: str) -> dict[str, st
     """Return host and port of the first listener of each kind that clients can be sent to.
 
     Args:
-        listeners: Of a gateway.
-        host: By which clients reach them; empty: by the host of each, unless that is all addresses.
+        listeners: Listeners of a gateway.
+        host: Host name for clients; empty: by the host of each, unless that is all addresses.
     """
     found: dict[str, str] = {}
     for settings in listeners:

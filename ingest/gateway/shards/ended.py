@@ -20,8 +20,8 @@ class EndedSessions:
     """Counts them, and withdraws memberships.
 
     Args:
-        context: Of the gateway.
-        share_log: Where memberships of share groups are written.
+        context: Shared by all parts of the gateway.
+        share_log: Takes the records of memberships in share groups.
     """
 
     def __init__(self, context: Context, share_log: ShareLog) -> None:
@@ -40,6 +40,6 @@ class EndedSessions:
             self._counters.sessions_expired += 1
 
     def group(self, group: GroupKey, dropped: int) -> None:
-        """Note the end of a share group, and how many messages nobody gets."""
+        """Note the end of a share group, and how many messages no member gets."""
         if dropped:
             self._drops.add(DropReason.NO_MEMBER, group.tenant, "", "", 1, dropped)

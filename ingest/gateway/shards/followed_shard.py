@@ -28,7 +28,7 @@ class FollowedShard:
     shard: Shard
     store: SqliteShardStore
     end: int
-    """Where its end was when reading began."""
+    """End of the shard when reading began."""
     is_loading: bool = True
     """Reading has not reached its end."""
     reader: LogReader | None = None
@@ -64,7 +64,7 @@ class FollowedShard:
 
     @property
     def is_claimed(self) -> bool:
-        """Whether the log has, or may get, a claim of this gateway that was not read yet.
+        """Tell whether the log has, or may get, a claim of this gateway that was not read yet.
 
         The next owner of the shard waits for a record of this gateway, which only a reader writes.
         """
@@ -79,7 +79,7 @@ class FollowedShard:
                 future.set_result(None)
 
     def close(self) -> None:
-        """Drop all that is kept of the shard; nobody waits any more."""
+        """Drop all that is kept of the shard; no part waits any more."""
         self.store.close()
         for *_, future in self.waiting:
             future.cancel()

@@ -51,13 +51,13 @@ class Actions:
 
     Attributes:
         find: Returns which exchanges `mqlake.inbound` has.
-        next_offsets: Of `mqlake.inbound`, by partition: nothing is below from now on.
-        end_offsets: Of `mqlake.inbound`, by partition: nobody can have read further.
+        next_offsets: Offsets of `mqlake.inbound`, by partition: nothing is below from now on.
+        end_offsets: Ends of `mqlake.inbound`, by partition: no reader can be further.
         publish_wills: Appends wills under their exchanges, until all are durable.
         pass_on: Gives share groups the messages that an absent session leaves.
-        ended: Told of a session that has ended.
+        ended: Gets a session that has ended.
         withdraw: Takes routes of a dead gateway, and its deliveries for share groups.
-        group_ended: Told of a share group that has ended, and how many messages nobody gets.
+        group_ended: Gets a share group that has ended, and how many messages no member gets.
         told: Takes a control record of a gateway for itself.
     """
 
@@ -78,8 +78,8 @@ class ShardActs:
     Args:
         gateway: Its name.
         writer: Appends to shards, and control records.
-        lease: Of this gateway.
-        actions: Of the gateway.
+        lease: Lease of this gateway's name.
+        actions: Actions of the gateway.
         may_act: Tells whether this gateway may act for a shard as its owner since an epoch.
         applied: Waits until a record of a shard has been read.
 

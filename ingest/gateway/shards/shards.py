@@ -1,10 +1,10 @@
 """The shards that this gateway owns or stands by for: read, claimed, and acted for.
 
 One reader follows the partitions of `mqlake.sessions` that this gateway owns, or is about to; one
-those that it stands by for, which is a little late: nobody waits for these. A third one loads them
-before, few at a time, those first that this gateway is to own: a claim in a shard that is loaded
-does not wait behind the records of one that is not. When it has come to where the shard's end was,
-the gateway appends `o/owner`, and is the owner when it has read that. The owner's acts are
+those that it stands by for, which is a little late: no client waits for these. A third one loads
+them before, few at a time, those first that this gateway is to own: a claim in a shard that is
+loaded does not wait behind the records of one that is not. When it has come to where the shard's
+end was, the gateway appends `o/owner`, and is the owner when it has read that. The owner's acts are
 performed by `shard_acts.py`.
 """
 
@@ -136,7 +136,7 @@ class Shards:
 
     @property
     def is_settled(self) -> bool:
-        """Whether this gateway acts for all shards that it is to own."""
+        """Tell whether this gateway acts for all shards that it is to own."""
         owned = set(self.owned)
         return bool(self._places) and all(
             wanted.owner != self._me.gateway or number in owned
@@ -171,7 +171,7 @@ class Shards:
         return followed.shard
 
     def hurry(self) -> None:
-        """Note that a client waits for records; progress of others, that nobody needs, has time.
+        """Note that a client waits for records; progress of others is not urgent.
 
         That one client has come says that others may.
         """
@@ -185,7 +185,7 @@ class Shards:
 
     @property
     def has_taken(self) -> bool:
-        """Whether sessions were begun that no record tells of."""
+        """Tell whether sessions were begun that no record tells of."""
         return any(one.shard.has_taken for one in self._followed.values())
 
     async def reach(self) -> bool:
@@ -229,7 +229,7 @@ class Shards:
             followed.acts_under = None
 
     def reclaim(self) -> None:
-        """Claim owned shards anew: when that has come back, all records before it are known."""
+        """Claim owned shards again: when that has come back, all records before it are known."""
         for followed in self._followed.values():
             if followed.shard.owner == self._me:
                 self._claim_now(followed)
@@ -242,7 +242,7 @@ class Shards:
         missing = wanted - self._followed.keys() - self._loading
         mine = {number for number in wanted if self._places[number].owner == name}
         if mine & (missing | self._loading):
-            missing &= mine  # nobody acts for them before they are read
+            missing &= mine  # no act for them before they are read
         if begun := sorted(missing)[: max(0, LOADED_AT_ONCE - len(self._loading))]:
             self._loading.update(begun)
             self._acts.keep(asyncio.create_task(self._begin_to_load(begun)))
@@ -389,7 +389,7 @@ class Shards:
         self._lease.heard_log(records[-1].timestamp_ms)
         for record in records:
             followed = self._followed.get(record.partition)
-            # One that was fetched before its shard was loaded anew is known.
+            # One that was fetched before its shard was loaded again is known.
             if followed is None or followed.is_loading:
                 continue
             if record.offset >= followed.shard.next_offset:

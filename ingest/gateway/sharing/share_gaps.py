@@ -41,7 +41,7 @@ class ShareGaps:
     """Reads gaps of share groups.
 
     Args:
-        context: Of the gateway.
+        context: Shared by all parts of the gateway.
         catching_up: Reads the log and the table.
         gaps: Hand messages over.
         ends: Say where the log begins.
@@ -52,7 +52,7 @@ class ShareGaps:
         self._catching_up = catching_up
         self._gaps = gaps
         self._ends = ends
-        # Nobody with a short gap waits for a long one to be read.
+        # A short gap does not wait for a long one to be read.
         self._short, self._long = _Queue(), _Queue()
 
     async def read(

@@ -59,9 +59,9 @@ class ShareGroups:
     """The share groups that this gateway has members of.
 
     Args:
-        context: Of the gateway.
-        log: Where memberships are written.
-        routes: Of this gateway.
+        context: Shared by all parts of the gateway.
+        log: Takes the records of memberships.
+        routes: Routes of this gateway.
         subscriptions: Those in force: they know the members.
         delivered: How far this gateway has come.
         ends: Say where deliveries begin that are for a new membership.
@@ -103,7 +103,7 @@ class ShareGroups:
 
     @property
     def is_idle(self) -> bool:
-        """Whether this gateway has no membership in any group."""
+        """Tell whether this gateway has no membership in any group."""
         return not self._memberships
 
     def shards(self) -> set[int]:
@@ -117,7 +117,7 @@ class ShareGroups:
     ) -> None:
         """Count a member more for each filter, as `Routes.subscribe`, once its membership may join.
 
-        Told the outcome in the same turn of the loop: the subscription counts at once.
+        The caller gets the outcome in the same turn of the loop: the subscription counts at once.
         """
         self._enter(routes, lambda: on_entered(self._routes.subscribe(routes)))
 
@@ -383,7 +383,7 @@ class ShareGroups:
         self._log.confirmed()
 
     def _lose(self, membership: ShareMembership, _value: dict[str, Any]) -> None:
-        """Begin anew: another gateway took this one for dead, and others have its messages."""
+        """Begin again: another gateway took this one for dead, and others have its messages."""
         logger.warning(
             "this gateway's membership in a share group was settled by another gateway",
             extra={"fields": {"filter": membership.group.topic_filter}},

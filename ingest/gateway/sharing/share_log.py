@@ -40,8 +40,8 @@ class ShareLog:
     Args:
         writer: Appends to the log.
         me: This run of this gateway.
-        lease: Of this gateway.
-        ending: Of this run: says when nothing may be written any more.
+        lease: Lease of this gateway's name.
+        ending: End of this run: says when nothing may be written any more.
         shards: How many there are.
 
     Attributes:
@@ -53,7 +53,7 @@ class ShareLog:
     ) -> None:
         self.shards = shards
         self.is_asking = False
-        self._asked_after = 0  # so many silences
+        self._asked_after = 0  # number of silences
         self._writer = writer
         self._me = me
         self._lease = lease
@@ -65,7 +65,7 @@ class ShareLog:
 
     @property
     def is_saved(self) -> bool:
-        """Whether the log has confirmed all that was written."""
+        """Tell whether the log has confirmed all that was written."""
         return self._records.is_saved
 
     def counts(self) -> bool:

@@ -36,7 +36,7 @@ QUEUE_BYTES: Final = 8 * 1024 * 1024
 
 READ_AT_ONCE: Final = 200
 READ_BELOW: Final = 100
-"""So many messages are read from the log at once, when less than so many wait in memory."""
+"""Messages read from the log at once, and number in memory below which this is done."""
 
 EXACTLY_ONCE: Final = 2
 """A QoS."""
@@ -65,7 +65,7 @@ class ShareMembership(GroupMembership):
     It is a subscriber itself: messages that cannot go to a member yet are delivered to it.
 
     Args:
-        context: Of the gateway.
+        context: Shared by all parts of the gateway.
         subscriptions: Those in force: they know the members.
         delivered: How far the gateway has come.
         group: Of which group.
@@ -100,7 +100,7 @@ class ShareMembership(GroupMembership):
         self._changed = changed
         self._read = read
         self.route = Route(context.me.gateway, *group)
-        self.client_id = ""  # nobody's: drops name no client
+        self.client_id = ""  # of no client: drops name none
         self.members = 0
         self.pending: list[tuple[list[Route], Callable[[], None]]] = []
         self.unwanted = asyncio.Event()
@@ -138,7 +138,7 @@ class ShareMembership(GroupMembership):
 
     @property
     def keeps_messages(self) -> bool:
-        """Whether messages put here are in the membership's record, from the next one on."""
+        """Tell whether messages put here are in the membership's record, from the next one on."""
         return self.state in {MembershipState.LIVE, MembershipState.LEAVING} and not self.is_lost
 
     # Missed messages. Implements `ingest.gateway.history.gaps.Absent`.
@@ -153,7 +153,7 @@ class ShareMembership(GroupMembership):
 
     @property
     def subscriptions(self) -> dict[str, ClientSubscription[Any]]:
-        """One to all messages that nobody was given, with the QoS that they were published with."""
+        """Return one to all messages that no member was given, with the QoS of the publisher."""
         plain = split_shared(self.group.topic_filter).topic_filter
         missed: Any = MissedByGroup(self)
         return {plain: ClientSubscription(missed, plain, 2, retain_as_published=True)}
@@ -302,7 +302,7 @@ class ShareMembership(GroupMembership):
     def _keep_chosen(self, chosen: Chosen, message: OutboundMessage) -> None:
         """Take a message if a gateway that is gone had been given it, or may have been.
 
-        Where nobody can tell, another member may have it: what comes at least once comes again.
+        If this is unknown, another member may have it: what comes at least once comes again.
         """
         partition, offset = message.partition, message.offset
         is_given = chosen.has(
@@ -424,7 +424,7 @@ class ShareMembership(GroupMembership):
 
     @property
     def is_written(self) -> bool:
-        """Whether the log may know of it."""
+        """Tell whether the log may know of it."""
         return self._number > 0
 
     def new_answer(self) -> asyncio.Future[Any]:

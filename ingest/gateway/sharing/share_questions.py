@@ -25,11 +25,11 @@ class ShareQuestions:
     """The questions of one gateway.
 
     Args:
-        log: Where memberships are written.
-        memberships: Of this gateway.
+        log: Takes the records of memberships.
+        memberships: Memberships of this gateway.
         saver: Writes them.
         start: Runs a coroutine as a task that has an owner.
-        on_kept: Told of each membership when all are kept.
+        on_kept: Gets each membership when all are kept.
 
     Attributes:
         is_asking: Nothing is given out.
@@ -66,7 +66,7 @@ class ShareQuestions:
         self.is_asking = True
         for membership in self._memberships.values():
             membership.is_open = False
-            # Of one that was never written nobody has settled anything.
+            # One that was never written cannot have been settled.
             membership.asks = self._number if membership.is_written else 0
         if not is_asking:
             self._start(self._ask_all())

@@ -27,12 +27,12 @@ class ShareReader:
     """Reads for the memberships of one gateway.
 
     Args:
-        context: Of the gateway.
+        context: Shared by all parts of the gateway.
         lookup: Finds given messages that are not in memory.
         gaps: Reads messages that a group has missed.
         saver: Writes memberships.
         start: Runs a coroutine as a task that has an owner.
-        on_read: Told of a membership that has read all that waited for it.
+        on_read: Gets a membership that has read all that waited for it.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class ShareReader:
         # First the log knows that nothing of a gap is left, then members get it: messages in flight
         # may be in the membership's record, but never in a gap that would be read again.
         while has_read_gap and not (membership.is_ended or self._saver.save(membership)):  # noqa: ASYNC110
-            await asyncio.sleep(RETRY_SECONDS)  # nobody tells
+            await asyncio.sleep(RETRY_SECONDS)  # there is no event for it
         membership.is_reading = False
         self._on_read(membership)
 
@@ -96,7 +96,7 @@ class ShareReader:
 
 
 def _tell_uncertain(membership: ShareMembership) -> None:
-    """Tell what was dropped because nobody knows which gateway had been given it."""
+    """Report what was dropped because it is unknown which gateway had been given it."""
     if not membership.uncertain:
         return
     offsets: dict[int, tuple[int, int]] = {}

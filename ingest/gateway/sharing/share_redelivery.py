@@ -24,9 +24,9 @@ class ShareRedelivery:
     """Gives it to the membership of this gateway, or leaves it in the group's shard.
 
     Args:
-        context: Of the gateway.
-        log: Where memberships are written.
-        memberships: Of this gateway.
+        context: Shared by all parts of the gateway.
+        log: Takes the records of memberships.
+        memberships: Memberships of this gateway.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mqlake.records import LogRecord
 
 NOTES_AT_ONCE: Final = 10_000
-"""So many notes are read at first, from the end of their log topic; then four times as many."""
+"""Notes that are read at first, from the end of their log topic; then four times as many."""
 
 LOOK_SECONDS: Final = 0.02
 """How often it is looked whether the last notes have come."""
@@ -31,7 +31,7 @@ class ShareRoutes:
     """Reads which routes share groups had, and where they were in force.
 
     Args:
-        context: Of the gateway.
+        context: Shared by all parts of the gateway.
         ranges: Reads the log.
         ends: Say how far it goes.
     """
@@ -49,7 +49,7 @@ class ShareRoutes:
         Args:
             groups: Which.
             first: Per partition the first offset that matters.
-            before: Likewise the first one that does not.
+            before: Per partition the first one that does not.
             last: Offset of a route that barriers have put in force, further on.
 
         Raises:
@@ -96,7 +96,7 @@ class ShareRoutes:
                     (routes,) = source.shared_filters
                     then.add_note(source.partition, source.offset, int(routes), record.timestamp_ms)
                 except (InvalidRecord, ValueError):
-                    continue  # somebody else's: the router passes over it too
+                    continue  # of another program: the router passes over it too
 
         await self._ranges.read_range(ROUTES_IN_FORCE, {0: (start, end)}, take)
 

@@ -37,13 +37,13 @@ class MembershipRunner:
     """Performs the effects of the memberships of one gateway.
 
     Args:
-        context: Of the gateway.
-        log: Where memberships are written.
-        routes: Of this gateway.
-        ends: Say where deliveries begin that are for a new membership.
+        context: Shared by all parts of the gateway.
+        log: Takes the records of memberships.
+        routes: Routes of this gateway.
+        ends: Say at which offset deliveries for a new membership begin.
         saver: Writes memberships.
         let_in: Lets members in that have waited until their membership has joined.
-        on_served: Told of a membership that is to give its members new messages.
+        on_served: Gets a membership that is to give its members new messages.
     """
 
     def __init__(

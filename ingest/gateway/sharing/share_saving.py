@@ -40,7 +40,7 @@ class MembershipSaver:
 
     Args:
         log: Takes the records.
-        loop: Of the gateway.
+        loop: Event loop of the gateway.
         changed: Memberships whose present state is not in the log.
     """
 

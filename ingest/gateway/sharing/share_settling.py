@@ -80,10 +80,10 @@ class ShareSettler:
     """Takes routes of dead gateways, and their deliveries.
 
     Args:
-        context: Of the gateway that acts.
+        context: Shared by all parts of the gateway that acts.
         access: Reads deliveries, writes routes and barriers.
         ends: Say how far deliveries go.
-        partitions: Of the log's topics.
+        partitions: Numbers of partitions of the log topics.
         routes: Tell which messages those were whose deliveries are gone.
     """
 

@@ -29,7 +29,7 @@ class Database:
     """The file, and how the stores speak to it.
 
     Args:
-        directory: Where the file is made; files of an earlier run there are removed. None keeps
+        directory: Folder of the file; files of an earlier run there are removed. None keeps
             everything in memory.
 
     Raises:

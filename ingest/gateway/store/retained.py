@@ -64,7 +64,7 @@ END;
 """
 CLIENT: Final = "client_id"
 USER: Final = "username"
-"""Columns that name the publisher of a message; an empty name is nobody."""
+"""Columns that name the publisher of a message; an empty name is no publisher."""
 
 _PUBLISHED: Final = """
 CREATE TABLE published (
@@ -94,7 +94,7 @@ _GROWS: Final = f"""
 UPDATE published SET bytes = bytes + {_SIZE.format("new")} - {_SIZE.format("old")}
 WHERE tenant = new.tenant AND kind = '{{kind}}' AND name = new.{{kind}}
 AND shard = new.shard;
-"""  # noqa: S608 - likewise
+"""  # noqa: S608 - as above
 _LOSES: Final = f"""
 UPDATE published SET messages = messages - 1, bytes = bytes - {_SIZE.format("old")}
 WHERE tenant = old.tenant AND kind = '{{kind}}' AND name = old.{{kind}}
@@ -102,7 +102,7 @@ AND shard = old.shard;
 DELETE FROM published WHERE messages = 0
 AND tenant = old.tenant AND kind = '{{kind}}' AND name = old.{{kind}}
 AND shard = old.shard;
-"""  # noqa: S608 - likewise
+"""  # noqa: S608 - as above
 _COLUMNS: Final = (
     "tenant, topic, payload, qos, properties, client_id, received_at_ms, expires_at_ms,"
     " shard, rank, username"
@@ -181,7 +181,7 @@ class RetainedRow(NamedTuple):
     shard: int
     rank: int
     username: str = ""
-    """Of the publisher; empty: none."""
+    """User of the publisher; empty: none."""
 
 
 class RetainedHolder(NamedTuple):
@@ -196,7 +196,7 @@ class RetainedHolder(NamedTuple):
 class StoredPage(NamedTuple):
     rows: list[RetainedRow]
     position: str | None
-    """Where the next page begins; None after the last. Rows may be few or none before it."""
+    """Beginning of the next page; None after the last. Rows may be few or none before it."""
 
 
 class RetainedStore:
@@ -206,7 +206,7 @@ class RetainedStore:
     and live messages may come in any order and more than once.
 
     Args:
-        database: Where; one store in each database.
+        database: Database of the store; one store in each.
         clock: Tells which messages have expired.
         remember_removed_seconds: How long a removal still outweighs older messages; longer than
             loading takes and than deliveries are repeated.
@@ -365,8 +365,8 @@ class RetainedStore:
 
         Args:
             kind: `CLIENT` or `USER`.
-            tenant: Whose topics.
-            name: Of the client or user.
+            tenant: Owner of the topics.
+            name: Name of the client or user.
 
         Returns:
             Shard, messages and bytes, of shards with some.

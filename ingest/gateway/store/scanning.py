@@ -33,7 +33,7 @@ class FilterScan:
                 break
             literal.append(level)
         self.start: str = SEPARATOR.join(literal)
-        """Where to begin: no topic before it can match."""
+        """First topic to look at: none before it can match."""
 
     def seek(self, topic_name: str) -> str | None:
         """Return the first position, from this topic on, at which the filter can match.

@@ -3,7 +3,7 @@
 A million sessions are rows, not Python objects; a shard that is let go of is a table that is
 dropped. Progress is apart from its session: it changes a hundred times as often.
 
-Rows wait in memory until so many have come together that they are written at once, or a query asks
+Rows wait in memory until a thousand have come together and are written at once, or a query asks
 for more than one client: rows cost a third then. Progress waits then, too, for no query asks for
 that of more than one: overtaken progress is never written.
 """
@@ -106,7 +106,7 @@ _MOST_WRITTEN: Final = 100
 _FILTER_BITS: Final = 2**22
 _SUBSCRIBER_BITS: Final = 2**20
 _MOST_EPOCHS: Final = 20_000
-"""Of a shard: some hundred bytes each."""
+"""Epochs of a shard that are kept: some hundred bytes each."""
 
 
 class _KeyBits:
@@ -185,8 +185,8 @@ class SqliteShardStore:
     """One shard's part of the database. Keeps `ingest.session.entries.ShardStore`.
 
     Args:
-        database: Of the gateway.
-        number: Of the shard; rows kept of it before are dropped.
+        database: Database of the gateway.
+        number: Number of the shard; rows kept of it before are dropped.
     """
 
     def __init__(self, database: Database, number: int) -> None:
@@ -205,7 +205,7 @@ class SqliteShardStore:
         self._subscribers: _KeyBits | None = None
         # Whether there was a session when the entry was last read: the count needs to know.
         self._had: dict[Key, bool] = {}
-        # Epochs under which sessions are held, None of those that nobody holds; not of all.
+        # Epochs under which sessions are held, None for those without a holder; not of all.
         self._epochs: dict[Key, int | None] = {}
         self._sql = _Statements(number)
 
