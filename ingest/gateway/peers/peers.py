@@ -193,7 +193,7 @@ class Peers:
 
     @property
     def named_from(self) -> int:
-        """Return the offset in `mqlake.gateways` at which this run began, above all earlier runs."""
+        """Return the offset in `mqlake.gateways` at which this run began."""
         return self._named_from
 
     @property
