@@ -293,7 +293,7 @@ _BALANCER: Final = (
                 "expected loads": "time() - mqlake_balancer_loads_made_timestamp_seconds",
                 "places of talkers": "time() - mqlake_balancer_talkers_placed_timestamp_seconds",
             },
-            "Loads are made once a day from the history; clients are placed anew with new loads, "
+            "Loads are made once a day from the history; clients are placed again with new loads, "
             "and when a node comes",
         ),
         _Panel(

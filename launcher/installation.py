@@ -295,7 +295,7 @@ class Installation:
             more = f", and {len(wrong) - 3} more" if len(wrong) > 3 else ""
             raise OperationalError(
                 f"jars are not those of {self._jar_sums}: {', '.join(wrong[:3])}{more}; they are "
-                f"in {unfinished} and are not used. If nobody has changed {self._ivy_file}, "
+                f"in {unfinished} and are not used. If {self._ivy_file} was not changed, "
                 f"damaged ones may be in {cache}: remove that folder and start again"
             )
         jars = self.runtime / "jars"

@@ -161,7 +161,7 @@ class Supervisor:
             if any(running.is_changing for running in self._running):
                 pause = _STARTING_STEP_SECONDS
             if self._wait(max(0.0, min(_STEP_SECONDS, pause))):
-                _logger.info("told to stop")
+                _logger.info("signal to stop")
                 return
 
     def _wait(self, seconds: float) -> bool:
@@ -336,7 +336,7 @@ class Supervisor:
         try:
             self._requests.fail(name, reason)
         except OSError:
-            _logger.exception("the caller could not be told")
+            _logger.exception("the caller could not be notified")
 
     # Telling others
 

@@ -197,7 +197,7 @@ def report(state: SystemState, *, now: float | None = None) -> dict[str, Any]:
         del shown["start_ticks"]
         if age > STALE_SECONDS:
             shown["healthy"] = False
-            shown["detail"] = f"the supervisor has said nothing for {age:.0f} s"
+            shown["detail"] = f"the supervisor has written nothing for {age:.0f} s"
         elif process.has_ended:  # its supervisor is about to find out
             shown["healthy"] = False
             shown["detail"] = "has just ended"

@@ -101,6 +101,6 @@ def _record(gap: LogGap, folders: Sequence[Path], now_ms: int) -> NewRecord | No
     end, query = max(known)
     detail = (
         f"offsets {gap.first} to {end - 1} of partition {gap.partition} of {gap.log_topic} were "
-        f"not on the disk when the machine stopped; {query} had come that far, nobody knows of more"
+        f"not on the disk when the machine stopped; {query} had come that far, no more are known"
     )
     return lost_offsets(gap.log_topic, gap.first, end, reason=REASON, detail=detail, now_ms=now_ms)

@@ -131,7 +131,7 @@ class Provider:
         ):
             raise LoginRefused("the id_token is of another login (nonce)")
         if claims.get("azp", settings.client_id) != settings.client_id:
-            raise LoginRefused("the id_token is for somebody else (azp)")
+            raise LoginRefused("the id_token is for another client (azp)")
         if settings.username_claim == "email" and claims.get("email_verified") is not True:
             raise LoginRefused("the address of mail is not verified (email_verified)")
         name = claims.get(settings.username_claim)

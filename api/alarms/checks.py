@@ -29,7 +29,7 @@ _STEPS: Final = (
     "",
     "; publishers are slowed down",
     "; publishers are read no further",
-    "; nobody is let in",
+    "; new clients are refused",
     "; clients that hold most memory are disconnected",
 )
 """Measures of a gateway against overload, by step."""

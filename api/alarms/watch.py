@@ -156,7 +156,7 @@ class AlarmWatch:
                 self._retry_at[channel.name] = now + RETRY_SECONDS
                 self.problems[channel.name] = str(exc)
                 fields = {"channel": channel.name, "reason": str(exc), "alarms": len(wanted)}
-                _logger.warning("not told of alarms", extra={"fields": fields})
+                _logger.warning("a notice of alarms was not sent", extra={"fields": fields})
                 continue
             self.problems.pop(channel.name, None)
             told = [_told(channel.name, one) for one in wanted]

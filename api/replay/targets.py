@@ -144,7 +144,7 @@ class OneClient:
                 raise ReplayError("no gateway is alive")
             return names
         if known is None or session is None or _connection(known) != _connection(session):
-            raise ReplayError(f"client {self._client_id!r} has gone, or connected anew")
+            raise ReplayError(f"client {self._client_id!r} has gone, or connected again")
         return [session.gateway]
 
     def _session(self) -> SessionRecord | None:

@@ -95,7 +95,7 @@ async def get_login_oidc_callback(
         await begin_attempt(request, "", None, "oidc", None)
         if not seed or not hmac.compare_digest(state.encode(), derived(seed, "state").encode()):
             raise WrongCredentials(
-                "this browser has not begun that login, or too long ago: begin anew"
+                "this browser has not begun that login, or too long ago: begin again"
             )
         if error or not code:
             raise WrongCredentials(f"the identity provider refuses: {error[:100] or 'no code'}")

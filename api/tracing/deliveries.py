@@ -16,7 +16,7 @@ NEAR_MS: Final = 5_000
 """A drop that was written so soon after the message may be its own, of a client that was there."""
 
 _UNKNOWN: Final = (
-    "nobody recorded it: gateways tell of deliveries only while a running rule reads "
+    "it was not recorded: gateways record deliveries only while a running rule reads "
     "$events/message_delivered or $events/message_acked"
 )
 

@@ -188,7 +188,7 @@ class MessageTracer:
                 if at_client is not None:
                     found.append(at_client)
         if client_id is not None and client_id not in timeline.lives:
-            self.not_known.append(f"no event tells of client {client_id!r}")
+            self.not_known.append(f"no event mentions client {client_id!r}")
         if len({one.client_id for one in found}) >= MOST_CLIENTS or len(found) > limit:
             self.not_known.append(
                 f"there are more subscribers than the {min(limit, len(found))} shown: ask with "

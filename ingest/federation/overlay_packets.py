@@ -73,7 +73,7 @@ def decode(payload: bytes, secret: bytes) -> OverlayPacket:
     """
     mac, body = payload[:_MAC], payload[_MAC + 1 :]
     if not hmac.compare_digest(mac, _mac(body, secret)):
-        raise InvalidPacket("overlay packet of somebody with another secret")
+        raise InvalidPacket("overlay packet with another secret")
     try:
         found = json.loads(body)
         if found["v"] != VERSION:

@@ -52,7 +52,7 @@ def look_at_disk(patient: Patient) -> Iterator[Finding]:
         yield ok("disk", detail)
     files = os.statvfs(root)
     if files.f_files and files.f_favail < files.f_files // 50:
-        yield warning("disk", f"{files.f_favail} more files fit", "delete files of others")
+        yield warning("disk", f"{files.f_favail} more files fit", "delete other files")
 
 
 def look_at_log_room(patient: Patient) -> Iterator[Finding]:
@@ -193,7 +193,7 @@ def look_at_ports(patient: Patient) -> Iterator[Finding]:
     for part in closed:
         yield error(
             "ports",
-            f"nobody listens for {part}",
+            f"no process listens for {part}",
             "see the log of the process; a firewall or another program may be in the way",
         )
     yield ok("ports", f"{len(wanted) - len(closed)} are open")

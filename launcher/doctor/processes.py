@@ -28,7 +28,7 @@ JUST_STARTED_SECONDS: Final = 60.0
 OVERLOAD_STEPS: Final = {
     1: "publishers are slowed down",
     2: "publishers are read no further",
-    3: "nobody is let in",
+    3: "new clients are refused",
     4: "clients that hold most of its memory are disconnected",
 }
 STARTING_SECONDS: Final = 180.0
@@ -51,7 +51,7 @@ def look_at_system(patient: Patient) -> Iterator[Finding]:
     if age > STALE_SECONDS:
         yield error(
             "system",
-            f"the supervisor (pid {state.pid}) has said nothing for {age:.0f} s",
+            f"the supervisor (pid {state.pid}) has written nothing for {age:.0f} s",
             f"see {patient.data.logs / 'supervisor.log'}; the machine may be out of memory or disk",
         )
     elif state.phase != "running":
@@ -119,13 +119,13 @@ def look_at_load(patient: Patient) -> Iterator[Finding]:
         if step:
             yield warning(
                 "load",
-                f"{gateway.name} has too much to do: {OVERLOAD_STEPS[step]}",
+                f"{gateway.name} is overloaded: {OVERLOAD_STEPS[step]}",
                 "add gateways, or limit clients ([limits] in conf/gateway.toml); see that the log "
                 "keeps up",
             )
         else:
             calm += 1
-    yield ok("load", f"{calm} gateways have no more to do than they can")
+    yield ok("load", f"{calm} gateways are not overloaded")
 
 
 def look_at_queries(patient: Patient) -> Iterator[Finding]:
@@ -135,7 +135,7 @@ def look_at_queries(patient: Patient) -> Iterator[Finding]:
         if queries:
             yield from _look_at_queries_of(patient, name, queries)
         elif patient.process(name) is not None or not any(found.values()):
-            detail = f"nothing is known yet of those of {name}"
+            detail = f"those of {name} are not known yet"
             yield warning("queries", detail, "ask again in some seconds")
     if any(found.values()):
         running = sum(one["active"] for queries in found.values() for one in queries.values())
@@ -154,15 +154,15 @@ def _look_at_queries_of(
     for log_topic, readers in figures.get("log_held_by", {}).items():
         yield warning(
             "queries",
-            f"{log_topic} keeps more than its retention, for {', '.join(readers)} to read it",
-            f"it goes when they have; if they do not get on, see {log}",
+            f"{log_topic} keeps more than its retention: {', '.join(readers)} must read it",
+            f"it is deleted then; if they make no progress, see {log}",
         )
     for target, waiting in figures.get("undelivered", {}).items():
         yield warning(
             "queries",
             f"{waiting['records']} records ({waiting['bytes']} bytes) wait for {target}, which does"
             f" not take them, for {waiting['oldest_seconds']:.0f} s",
-            "they are sent when it does: look after the brokers that have its replicas",
+            "they are sent when it does: check the brokers that have its replicas",
         )
     router = queries.get("router", {})
     if router.get("active") and not router["real_time"]:
@@ -175,7 +175,7 @@ def _look_at_queries_of(
         yield error(
             "queries",
             f"{refused} activations of rules are not signed by this system, and were refused: "
-            "somebody else writes its log",
+            "another program writes its log",
             f"find out who may write mqlake.rules; see which rules in {log}",
         )
 
@@ -235,12 +235,12 @@ def look_at_poison(patient: Patient) -> Iterator[Finding]:
             yield error(
                 "poison",
                 f"the engine ended {entry.deaths} times while it evaluated {what}; the message is "
-                "passed over and in the dead letters, the rule is paused",
+                "skipped and is a dead letter, the rule is paused",
                 "change the rule, then: bin/mqlake poison forget",
             )
         elif entry.skipped:
             yield warning(
-                "poison", f"an operator has {what} passed over", "bin/mqlake poison forget ends it"
+                "poison", f"an operator had {what} skipped", "bin/mqlake poison forget ends it"
             )
         else:
             yield warning(

@@ -87,7 +87,7 @@ def _growth(servers: str, present: int) -> Iterator[Finding]:
     try:
         watch = GrowthWatch(servers, ANSWER_SECONDS)
     except LogError as exc:
-        yield error("log", f"how far it has grown is not known: {exc}", "ask again")
+        yield error("log", f"its growth is not known: {exc}", "ask again")
         return
     used, growth = watch.used(), watch.growth
     if growth is not None and not growth.is_done:
@@ -139,7 +139,9 @@ def look_at_api(patient: Patient) -> Iterator[Finding]:
     except urllib.error.HTTPError as exc:
         problem = exc.read().decode(errors="replace")
         if exc.code == HTTPStatus.SERVICE_UNAVAILABLE:  # other checks name the cause
-            yield warning("api", f"not all is ready: {_detail(problem)}", "see what else is wrong")
+            yield warning(
+                "api", f"some parts are not ready: {_detail(problem)}", "see the other findings"
+            )
         else:
             yield error("api", f"it answers {exc.code}: {_detail(problem)}", f"see {log}")
     except OSError as exc:
@@ -159,7 +161,7 @@ def look_at_gateways(patient: Patient) -> Iterator[Finding]:
         except PermissionError as exc:
             yield warning(
                 "gateways",
-                f"{gateway.name} lets nobody in without a name: {exc}",
+                f"{gateway.name} refuses clients without a user: {exc}",
                 "look again with --username and --password-file",
             )
         except (OSError, OperationalError) as exc:
@@ -180,7 +182,7 @@ def look_at_gone_gateways(patient: Patient) -> Iterator[Finding]:
         if not gateway["alive"] and gateway["name"] not in here:
             yield warning(
                 "gone gateways",
-                f"{gateway['name']} is not there since {gateway['last_seen']} and is sent messages",
+                f"{gateway['name']} is away since {gateway['last_seen']} and gets messages",
                 f"start it, or, if it is gone for good: bin/mqlake gateway retire "
                 f"{gateway['name']} --data-dir {patient.data.root}",
             )
@@ -255,7 +257,7 @@ def look_at_federation(patient: Patient) -> Iterator[Finding]:
     # Of a neighbour that is away it is said above.
     apart = sorted(set(overlay["apart"]) - {link["site"] for link in links})
     if apart:
-        found = f"no way leads to site {', '.join(map(str, apart))}, of which others have told"
+        found = f"announced by others, but not reachable: site {', '.join(map(str, apart))}"
         yield warning("federation", found, "see their federators and those between")
     if overlay["sites"]:
         yield ok("federation", f"{len(overlay['sites'])} sites are on the map")
@@ -284,11 +286,11 @@ def look_at_metrics(patient: Patient) -> Iterator[Finding]:
                 answer.read()
         except OSError as exc:
             log = patient.data.logs / f"{name}.log"
-            yield warning("metrics", f"{name} does not tell any at {url}: {exc}", f"see {log}")
+            yield warning("metrics", f"{name} serves none at {url}: {exc}", f"see {log}")
         else:
             told += 1
     if told:
-        yield ok("metrics", f"{told} processes tell them")
+        yield ok("metrics", f"{told} processes serve them")
 
 
 def round_trip(

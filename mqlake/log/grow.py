@@ -92,7 +92,7 @@ def _begin(
     filled = [one for one, end in admin.ends(INBOUND).items() if one >= used and end]
     if filled:
         raise OperationalError(
-            f"partition {filled[0]} of {INBOUND} has records that nobody may read: somebody has "
+            f"partition {filled[0]} of {INBOUND} has records that must not be read: a tool has "
             "added partitions by hand, and clients have put messages there and into their places"
         )
     say(Growth(used, partitions))

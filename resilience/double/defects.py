@@ -33,7 +33,7 @@ DEFECTS: Final[dict[str, Defect]] = {
     "mute-unsubscribe": Defect(
         "an UNSUBSCRIBE is not answered", ("never-acknowledged", "unsubscribe"), 0.5
     ),
-    "invent": Defect("a message comes that nobody sent", ("phantom", "never sent"), 0.03),
+    "invent": Defect("a message comes that no client sent", ("phantom", "never sent"), 0.03),
     "damage": Defect("a payload is cut short", ("phantom", "damaged"), 0.03),
     "other-topic": Defect("a message comes on another topic", ("phantom", "another topic"), 0.03),
     "unasked": Defect(
@@ -99,7 +99,7 @@ DEFECTS: Final[dict[str, Defect]] = {
         scenario="freeze",
     ),
     "frozen-suback": Defect(
-        "a node that was frozen acknowledges subscriptions that nobody has",
+        "a node that was frozen acknowledges subscriptions that no client has",
         ("lost", "lost"),
         scenario="freeze",
     ),

@@ -172,7 +172,7 @@ class Republish:
                 problems[number] = ActionError(str(exc))
         for index, error in (await self._log.append(records)).items():
             if not error.definite:
-                self._services.stop(f"nobody knows whether a message was published: {error}")
+                self._services.stop(f"it is not known whether a message was published: {error}")
                 raise ActionError(str(error), Failure.UNAVAILABLE)
             problems[numbers[index]] = refusal(error)
         return problems or NO_PROBLEMS

@@ -84,7 +84,7 @@ class KnownMakers:
                 ends = await asyncio.to_thread(self._admin.ends, ACCESS)
                 await self.wait_until(ends[0])
         except (LogError, TimeoutError) as exc:
-            problem = "nobody can tell whether the maker of the rule still has rights"
+            problem = "it is not known now whether the rule's maker still has rights"
             raise ActionError(f"{problem}: {exc}", Failure.UNAVAILABLE) from exc
 
 

@@ -78,7 +78,7 @@ class _Process:
         try:
             await self._keeper.open(path)
         except OSError as exc:
-            raise OperationalError(f"nobody can listen at {path}: {exc.strerror}") from exc
+            raise OperationalError(f"cannot listen at {path}: {exc.strerror}") from exc
         metrics = MetricsServer(
             self._settings.metrics, new_registry(NAME, self._is_healthy, self._add_metrics)
         )

@@ -151,7 +151,7 @@ class SparkKeeper:
         self.java_pid = java.pid
         ended = asyncio.create_task(java.ended())
         has_run = False
-        reason, cause = "it was told to stop", "stopped"
+        reason, cause = "it was asked to stop", "stopped"
         try:
             has_run = await self._has_begun(java, ended)
             if has_run:
@@ -216,7 +216,7 @@ class SparkKeeper:
             if self._asked_end:
                 return self._asked_end, "asked"
             if is_idle and not self._uses and not change.done():
-                return "nobody used it", "idle"
+                return "it was not used", "idle"
 
     def _end_of_life(self, reason: str, cause: str, *, has_run: bool) -> None:
         self.phase = "resting"

@@ -236,7 +236,9 @@ class Runs:
                 self._tell(kept.run, unread)
             except LogError as error:
                 fields = {"run": kept.run.name, "reason": str(error)}
-                logger.warning("not told what a rule has not read", extra={"fields": fields})
+                logger.warning(
+                    "unread records of a rule were not reported", extra={"fields": fields}
+                )
                 kept.retry_at = now + LAST_BACK_OFF_SECONDS
                 return
         self._store.end(kept.run.name, unread)

@@ -387,7 +387,7 @@ def test_a_replay_ends_when_its_client_connects_anew(api: Api) -> None:
     cache = api.services.gateways.sessions
     target = OneClient(api.log, cache, api.gateways, "default", "alice")
     api.put_session("alice", connected_at=1_600_000_000_001)
-    with pytest.raises(ReplayError, match="connected anew"):
+    with pytest.raises(ReplayError, match="connected again"):
         target.send([])
     api.put_session("alice", connected=False, disconnected_at=1_600_000_000_002)
     with pytest.raises(ReplayError, match="not connected"):

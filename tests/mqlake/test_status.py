@@ -128,7 +128,7 @@ def test_report_is_healthy_only_while_the_system_runs(phase: str) -> None:
 def test_report_of_a_silent_supervisor_is_not_healthy() -> None:
     system = report(make_state(), now=1010.0 + STALE_SECONDS + 1)
     assert not system["healthy"]
-    assert "has said nothing for 21 s" in system["processes"][0]["detail"]
+    assert "has written nothing for 21 s" in system["processes"][0]["detail"]
 
 
 @pytest.mark.parametrize(

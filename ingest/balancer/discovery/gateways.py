@@ -112,7 +112,9 @@ class GatewaySource:
             self._on_change()
 
     def _report(self, error: LogError) -> None:
-        logger.warning("gateways cannot be heard", extra={"fields": {"reason": str(error)}})
+        logger.warning(
+            "heartbeats of gateways cannot be read", extra={"fields": {"reason": str(error)}}
+        )
 
     def _read(self, name: str, found: GatewayHeartbeat) -> Node:
         check_version(found.v, "gateway record")

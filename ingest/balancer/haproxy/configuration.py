@@ -163,7 +163,7 @@ def _global(layout: ProxyLayout, proxy: Proxy) -> list[str]:
     # A reload takes the listening sockets over: no client that connects meanwhile is refused.
     options = f"{mode}level admin expose-fd listeners"
     return [
-        "# Written by `bin/mqlake balancer`; it is written anew with each snapshot.",
+        "# Written by `bin/mqlake balancer`; it is written again with each snapshot.",
         "global",
         f"    stats socket {socket} {options}",
         f"    localpeer {proxy.name}",

@@ -70,7 +70,7 @@ async def recover(log: LogAccess, now_ms: int) -> Recovered:
         before = decode_checkpoint(record.value)
         positions = [before.read, *(one.cursor for one in before.links.values())]
         if any(at > ends.get(p, 0) for offsets in positions for p, at in offsets.items()):
-            _logger.error("the log has begun anew: its messages get another epoch")
+            _logger.error("the log has begun again: its messages get another epoch")
             epoch = max(now_ms, before.epoch + 1)
             before = FederationCheckpoint(
                 epoch, dict.fromkeys(ends, 0), before.streams, {}, before.interest

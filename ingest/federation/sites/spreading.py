@@ -308,4 +308,4 @@ class Spreading:
 def _appended(_partition: int, _offset: int, error: LogError | None) -> None:
     if error is not None:  # gateways that wait do so for as long as they are set to
         fields = {"reason": str(error)}
-        _logger.warning("gateways are not told who knows", extra={"fields": fields})
+        _logger.warning("gateways do not learn which sites know", extra={"fields": fields})

@@ -154,7 +154,7 @@ def _name_in(found: dict[str, Any], attempt: Attempt) -> str:
     name = found.get("username", attempt.username)
     if type(name) is not str:
         raise NoAnswer(
-            f"member 'username' of its answer is {name!r}, expected text: CONNECT names nobody"
+            f"member 'username' of its answer is {name!r}, expected text: CONNECT has no user name"
         )
     try:
         return prepare(name, "user name")

@@ -62,7 +62,7 @@ class Denials:
         )
         counts = self._counts
         if kind not in counts and len(counts) >= MAX_KINDS:
-            kind = _Kind(action, "too many attempts to tell each", client.tenant)
+            kind = _Kind(action, "too many attempts to list each", client.tenant)
         counts[kind] = counts.get(kind, 0) + 1
 
     def record(self) -> None:

@@ -456,7 +456,7 @@ class ClientConnection(asyncio.Protocol):
             )
         session = self.session
         if session is None:
-            self._turn_away(b"", "the client has given its login up")
+            self._turn_away(b"", "the client gave up its login")
             return
         if expiry is not None:
             most = self._context.settings.max_session_expiry_interval

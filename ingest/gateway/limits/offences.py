@@ -135,7 +135,7 @@ class Offences:
 
 def _written(_partition: int, _offset: int, error: LogError | None) -> None:
     if error is not None:  # it counts here all the same
-        logger.warning("a ban was not told", extra={"fields": {"reason": str(error)}})
+        logger.warning("a ban was not written to the log", extra={"fields": {"reason": str(error)}})
 
 
 def _name(tenant: str, client_id: str, username: str | None) -> str:

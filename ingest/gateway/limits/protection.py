@@ -53,7 +53,7 @@ WORD_SECONDS: Final = 60.0
 LEAST_BYTES: Final = 1024 * 1024
 """A client that holds less is not disconnected: that would gain nothing."""
 
-_BUSY: Final = ConnackReasonCode.SERVER_BUSY, "the gateway has more to do than it can"
+_BUSY: Final = ConnackReasonCode.SERVER_BUSY, "the gateway is overloaded"
 
 
 class Protection:

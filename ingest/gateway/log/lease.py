@@ -88,7 +88,7 @@ class Lease:
         if self._is_confirmed and self.clock.monotonic() >= self._until:
             self._is_confirmed = False
             logger.warning(
-                "this gateway was not heard of, nothing is delivered",
+                "heartbeats of this gateway do not arrive, nothing is delivered",
                 extra={"fields": {"lease_seconds": self.seconds}},
             )
             self._on_lost()

@@ -448,7 +448,9 @@ class Peers:
             return None
 
     def _report(self, error: LogError) -> None:
-        logger.warning("gateways cannot be heard", extra={"fields": {"reason": str(error)}})
+        logger.warning(
+            "heartbeats of gateways cannot be read", extra={"fields": {"reason": str(error)}}
+        )
 
 
 def _ignore(_partition: int, _offset: int, _error: LogError | None) -> None:

@@ -290,13 +290,17 @@ class Process:
             async with asyncio.timeout(SHUTDOWN_SECONDS):
                 await gateway.writer.flush(SHUTDOWN_SECONDS)
         except (TimeoutError, LogError) as exc:
-            logger.warning("the log did not take all", extra={"fields": {"reason": str(exc)}})
+            logger.warning(
+                "the log did not take all records", extra={"fields": {"reason": str(exc)}}
+            )
         self._close_connections()
         try:
             async with asyncio.timeout(SHUTDOWN_SECONDS):
                 await self._settle()
         except (TimeoutError, LogError) as exc:  # another owner, or the next run, does the rest
-            logger.warning("not all is settled", extra={"fields": {"reason": str(exc)}})
+            logger.warning(
+                "some sessions are left to their next owner", extra={"fields": {"reason": str(exc)}}
+            )
         try:
             async with asyncio.timeout(SHUTDOWN_SECONDS):
                 await gateway.share_groups.close()
@@ -306,7 +310,9 @@ class Process:
                 await gateway.writer.flush(SHUTDOWN_SECONDS)
                 await gateway.connections.wait_closed()
         except (TimeoutError, LogError) as exc:
-            logger.warning("not all could be told", extra={"fields": {"reason": str(exc)}})
+            logger.warning(
+                "the last records were not all written", extra={"fields": {"reason": str(exc)}}
+            )
 
     async def _settle(self) -> None:
         """Wait until the log has all sessions, and act on their last records."""

@@ -99,7 +99,7 @@ class Renewal:
         self._is_asking = False
         if self._lease.silences != self._asked_after:
             return  # others may have settled it since they were asked: they are asked again
-        logger.info("this gateway is heard of again")
+        logger.info("heartbeats of this gateway arrive again")
         self._lease.confirm()
         self._go_on()
 

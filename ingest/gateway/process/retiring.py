@@ -150,7 +150,7 @@ class Unsettled(NamedTuple):
     def __str__(self) -> str:
         texts = [f"{self.sessions} sessions", f"{self.groups} share groups"]
         if self.shards:
-            texts.append(f"{self.shards} shards that nobody speaks for yet")
+            texts.append(f"{self.shards} shards whose owner has not answered")
         return ", ".join(text for text in texts if not text.startswith("0 ")) or "nothing"
 
 
@@ -268,7 +268,7 @@ class Retirement:
         )
         if not any(one.state == SERVING for one in others):
             raise OperationalError(
-                f"no other gateway is there: one has to settle what {self._gateway} held"
+                f"there is no other gateway: one has to settle what {self._gateway} held"
             )
 
     async def _check_topic(self, reader: LogReader) -> None:
@@ -314,7 +314,9 @@ class Retirement:
             if route.gateway == self._gateway and route.is_shared is are_shared
         ]
         if not self._lease.holds():
-            raise OperationalError("the log did not hear this process for too long: ask again")
+            raise OperationalError(
+                "heartbeats of this process did not arrive for too long: ask again"
+            )
         return await _withdraw(self._writer, keys)
 
     async def _until_settled(self, tell: Callable[[Unsettled], None]) -> None:

@@ -67,5 +67,5 @@ class Reach:
         if not self._is_silent:
             self._is_silent = True
             fields = {"waited_seconds": self._seconds}
-            logger.warning("other sites do not say that they know", extra={"fields": fields})
+            logger.warning("other sites do not confirm a subscription", extra={"fields": fields})
         return False

@@ -272,7 +272,7 @@ class Sessions:
         if session.connection is not None:
             session.connection.close(
                 DisconnectReasonCode.SESSION_TAKEN_OVER,
-                log_reason="this gateway was not heard of, and others have taken the session",
+                log_reason="another gateway has taken the session: heartbeats did not arrive",
             )
 
     def confirmed(self) -> None:

@@ -439,7 +439,7 @@ class LdapAuthenticatorSettings(NamingSettings):
                 "bind_name needs either password or password_file, and they need bind_name"
             )
         if self.password is not None and not self.password.get_secret_value():
-            raise ValueError("password is empty: a directory takes that for nobody")
+            raise ValueError("password is empty: LDAP would treat this as an anonymous bind")
         return self
 
 

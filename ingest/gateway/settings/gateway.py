@@ -245,8 +245,8 @@ class GatewaySettings(ProcessSettings):
     )
     refused_topic_filters: tuple[str, ...] = Field(
         default=(),
-        description="Topic filters, exactly as clients write them, that nobody may subscribe to; "
-        "SUBACK returns 0x80.",
+        description="Topic filters, exactly as clients write them, that no client may subscribe "
+        "to; SUBACK returns 0x80.",
     )
     max_write_buffer_bytes: int = Field(
         default=1024 * 1024,
@@ -397,7 +397,7 @@ class GatewaySettings(ProcessSettings):
     def _rights_are_somebodys(self) -> Self:
         if self.rights_file is not None and not self.asks_who:
             raise ValueError(
-                "rights_file is set, credentials_file is not, so nobody proves a user name: "
+                "rights_file is set, credentials_file is not, so no client can prove a user name: "
                 "set it too (bin/mqlake user add NAME --file FILE), or authenticate_by"
             )
         return self
@@ -418,7 +418,7 @@ class GatewaySettings(ProcessSettings):
                     known = ", ".join([CREDENTIALS, *self.authenticators])
                     raise ValueError(f"{place} has {name!r}, expected one of: {known}")
             if len(set(names)) < len(names):
-                raise ValueError(f"{place} names somebody twice: {', '.join(names)}")
+                raise ValueError(f"{place} names an authenticator twice: {', '.join(names)}")
         if unused := set(self.authenticators).difference(*places.values()):
             raise ValueError(f"authenticators.{min(unused)} is in no authenticate_by")
         for name, one in self.authenticators.items():

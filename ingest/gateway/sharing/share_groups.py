@@ -148,7 +148,7 @@ class ShareGroups:
             membership.unwanted.set()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        assert self._tasks is not None, "nobody can subscribe before `run`"
+        assert self._tasks is not None, "no client can subscribe before `run`"
         return self._tasks.create_task(work)
 
     def _membership(self, group: GroupKey) -> ShareMembership:
@@ -295,7 +295,7 @@ class ShareGroups:
                 return  # it has gone
             _TOLD[value["do"]](self, membership, value)
         except (KeyError, TypeError, ValueError) as exc:
-            raise InvalidRecord(f"a share group is told something malformed: {exc!r}") from exc
+            raise InvalidRecord(f"a control record of a share group is malformed: {exc!r}") from exc
 
     def _begin(self, membership: ShareMembership, value: dict[str, Any]) -> None:
         if membership.state is MembershipState.JOINING and membership.starts is None:

@@ -172,8 +172,8 @@ def test_client_without_a_subscription_for_it_is_not_shown(api: Api, scan: Trace
     found = trace(api, scan, "a")
     assert found.subscribers == []
     assert "no subscription of 'a' matched it when it was accepted" in found.summary
-    assert "no event tells of client 'a'" not in found.not_known
-    assert "no event tells of client 'b'" in trace(api, scan, "b").not_known
+    assert "no event mentions client 'a'" not in found.not_known
+    assert "no event mentions client 'b'" in trace(api, scan, "b").not_known
 
 
 def test_of_every_subscriber_that_was_there_the_record_is_told(api: Api, scan: TraceScan) -> None:

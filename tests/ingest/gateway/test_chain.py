@@ -356,7 +356,7 @@ async def test_secrets_of_headers_are_sent_and_not_shown() -> None:
                 "authenticators": {"web": {"url": "https://a.example"}},
                 "authenticate_by": ["web", "web"],
             },
-            "names somebody twice: web, web",
+            "names an authenticator twice: web, web",
         ),
         (
             {"authenticators": {"credentials": {"url": "https://a.example"}}},

@@ -155,7 +155,7 @@ async def test_nobody_can_settle_what_the_last_gateway_held() -> None:
     async with running_gateway(name=SECOND) as only:
         log = only.log
         await only.kill()
-        with pytest.raises(OperationalError, match="no other gateway is there"):
+        with pytest.raises(OperationalError, match="there is no other gateway"):
             await Retiring(log).run()
 
 
@@ -188,7 +188,7 @@ async def test_what_nobody_has_settled_in_time_is_told_and_the_name_is_free_agai
         await second.kill()
         first.log.hold_reports_of(first.writer)
         retiring = Retiring(first.log)
-        with pytest.raises(OperationalError, match="4 shards that nobody speaks for yet"):
+        with pytest.raises(OperationalError, match="4 shards whose owner has not answered"):
             await retiring.run(timeout_seconds=2.0)
         assert not retiring.has_removed
         assert SECOND.encode() not in await MemoryLogReader(first.log).read_compacted(GATEWAYS)

@@ -79,7 +79,7 @@ async def test_suback_says_when_other_sites_may_not_know(caplog: pytest.LogCaptu
             suback = await client.expect(Suback)
             assert suback.reason_codes == [GRANTED[1]]
             assert suback.properties == {"reason_string": UNREACHED}
-    assert caplog.messages.count("other sites do not say that they know") == 1
+    assert caplog.messages.count("other sites do not confirm a subscription") == 1
 
 
 async def test_a_filter_subscribed_again_at_once_waits_for_the_router_too() -> None:
