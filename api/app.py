@@ -81,7 +81,7 @@ MAX_HEAD_BYTES = 16_384 + 3 * 65_535
 """Largest line and headers of a request: a client identifier has 65,535 bytes, in a path `%xx`
 each."""
 SESSION_PACE_SECONDS = 0.2
-"""Of sessions there are records by the thousand, and a page shows them a moment later."""
+"""Pace of reading sessions: their records come by the thousand, and a page may lag by a moment."""
 
 _FOR_CALLERS: Final = (
     session,

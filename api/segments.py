@@ -17,7 +17,7 @@ from api.problems import problem_response
 
 # No name holds U+0000: MQTT has no such strings [MQTT5-1.5.4-2], and the log no such keys.
 _MARKS: Final = {"/": "\0s", "\n": "\0n"}
-"""Of characters that a path in plain text has a meaning for, or a regular expression."""
+"""Marks for characters that have a meaning in a path or in a regular expression."""
 
 
 class NameSegment(Convertor[str]):

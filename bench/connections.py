@@ -54,7 +54,7 @@ def connects(programs: LoadPrograms, address: str, pid: int, what: str, kind: st
         address: Host and port of the gateway.
         pid: Process of the gateway.
         what: Names the figures.
-        kind: Of `KINDS`.
+        kind: One of `KINDS`.
     """
     process = psutil.Process(pid)
     keep, subscribe = KINDS[kind]

@@ -224,9 +224,9 @@ def measure_grid(
 
     Args:
         messages: How many are published.
-        rate: Of these a second.
+        rate: Messages a second.
         redundancy: Parents in a mesh.
-        protocol: Of MQTT.
+        protocol: Version of MQTT.
         kill: `broker-<node>` or `federator-<node>`, killed when half of them are published; the
             longest latency is then the time of the repair.
 

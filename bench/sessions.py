@@ -60,7 +60,7 @@ STAND_BY_SECONDS: Final = 900.0
 BLOCK_BYTES: Final = 512
 
 RESTARTS: Final = 99
-"""Of three gateways of four, all three at once."""
+"""Restarts of three gateways of four, all three at once."""
 
 IDLE_CONNECTIONS: Final = 19_000
 """A process may have 20,000 files open on many machines."""

@@ -211,7 +211,7 @@ def measure_sites(messages: int, rate: float, outage: int) -> dict[str, Any]:
 
     Args:
         messages: For the time of a hop.
-        rate: Of these a second.
+        rate: Messages a second.
         outage: Messages while site 2 has no federator.
 
     Returns:

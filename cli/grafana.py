@@ -19,7 +19,7 @@ from grafana_foundation_sdk.models.dashboard import (
 )
 
 _COLUMNS: Final = 24
-"""Of Grafana's grid; the panels of a line share them."""
+"""Columns of Grafana's grid; the panels of a line share them."""
 _SOURCE: Final = DataSourceRef(type_val="prometheus", uid="${datasource}")
 
 

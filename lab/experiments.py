@@ -40,10 +40,10 @@ def run(number: int, strategy: Strategy, *, scale: float = 1.0, seed: int = 1) -
     """Return how an experiment ends with a strategy; the same seed gives the same.
 
     Args:
-        number: Of `EXPERIMENTS`.
+        number: Number in `EXPERIMENTS`.
         strategy: How clients are placed.
         scale: Part of the published numbers of clients.
-        seed: Of everything that is chance.
+        seed: Seed of all random choices.
     """
     random = Random(seed)  # noqa: S311 - not for secrets
     waves = waves_of(number, scale, random)

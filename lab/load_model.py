@@ -34,7 +34,7 @@ class PlacingOutcome:
     lost_percent: float
     """Part of all messages of the run."""
     p99_ms: float
-    """Of deliveries, by the model."""
+    """99th percentile of deliveries, by the model."""
     copies: float
     """For each message that anybody subscribes to."""
     forwarding_percent: float

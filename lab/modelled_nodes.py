@@ -31,7 +31,7 @@ class ModelledNodes:
     """All nodes.
 
     Args:
-        model: Of their load.
+        model: Model of their load.
         clients: That make load, by client identifier; others, such as probes, make none.
 
     Attributes:

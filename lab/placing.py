@@ -45,7 +45,7 @@ SCALE: Final = 0.25
 HASTE: Final = 10.0
 SENT: Final = 0.001
 WINDOW_SECONDS: Final = 60.0
-"""Of mean CPU, in the time of the model."""
+"""Window of mean CPU, in the time of the model."""
 GATHERED_SECONDS: Final = 2.0
 """In which the control plane has placed those who hear the same, at the nodes that it has."""
 LAST_SECONDS: Final = 30.0
@@ -167,7 +167,7 @@ class _Crowd:
     """All clients.
 
     Args:
-        port: Of HAProxy.
+        port: Port of HAProxy.
         random: Says when within its interval a client begins to publish.
     """
 

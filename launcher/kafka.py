@@ -204,7 +204,7 @@ class KafkaServer:
 
         Args:
             exit_of: Returns how the process has ended; None while it runs.
-            deadline: Of `time.monotonic`.
+            deadline: Time of `time.monotonic`.
 
         Raises:
             OperationalError: It has ended, or does not serve in time.

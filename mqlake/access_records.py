@@ -43,9 +43,9 @@ class ApiKey:
     created_by: str
     expires_at: int | None = None
     topic_filters: tuple[str, ...] | None = None
-    """Of messages that a caller with the key may read and publish; None: all topics."""
+    """Topics that a caller with the key may read and publish; None: all."""
     tenants: tuple[str, ...] | None = None
-    """Of those that a caller with the key may ask, and of no others; None: of all."""
+    """Tenants that a caller with the key may access; None: all."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -116,7 +116,7 @@ def decode_access(kind: AccessKind, data: bytes) -> AccessValue:
     """Undo `encode_access`; fields that we do not know are left out.
 
     Raises:
-        InvalidRecord: Of another form or version.
+        InvalidRecord: It has another form or version.
     """
     found = load(data, kind)
     for name in ("topic_filters", "tenants"):

@@ -27,7 +27,7 @@ class Alarm:
     page: str
     """Page of the dashboard with more about it."""
     item: str
-    """Of that page; empty: the page itself."""
+    """Item of that page; empty: the page itself."""
     tenant: str | None
     """Tenant that it concerns; None: the system."""
     raised_at: int
@@ -81,7 +81,7 @@ def decode_alarm(class_: type[Value], data: bytes) -> Value:
     """Undo `encode_alarm`; fields that we do not know are left out.
 
     Raises:
-        InvalidRecord: Of another form or version.
+        InvalidRecord: It has another form or version.
     """
     what = class_.__name__.lower()
     return to_dataclass(class_, load(data, what), what)

@@ -24,7 +24,7 @@ class AuditRecord:
     tenant: str
     """That was asked for; the default one of an operation that asks for none."""
     tenants: tuple[str, ...]
-    """Of what it is about; (): of all tenants, or of none."""
+    """Tenants of its subject; (): all tenants, or none."""
     caller: str
     role: str | None
     credential: str

@@ -39,7 +39,7 @@ class Ban(BaseModel):
     users: tuple[_Name, ...] = ()
     addresses: tuple[Network, ...] = ()
     tokens: tuple[_Name, ...] = ()
-    """Of JSON Web Tokens that are revoked: their claim jti."""
+    """Claims jti of JSON Web Tokens that are revoked."""
     until: AwareDatetime | None = None
     reason: str = ""
 

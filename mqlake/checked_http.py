@@ -52,7 +52,7 @@ class CheckedBackend(httpcore.AsyncNetworkBackend):
 
         Raises:
             AddressRefused: One of them is not public.
-            ConnectError: Of httpcore: there is none, or none that answers.
+            ConnectError: httpcore's; there is no allowed address, or none that answers.
         """
         addresses = await self._addresses(host, port)
         problem: Exception | None = None

@@ -138,8 +138,8 @@ def encode_reach(routes_offset: int) -> bytes:
     """Return the value of the record that answers gateways which ask whether other sites know.
 
     Args:
-        routes_offset: Of `mqlake.routes`; all sites that can be reached know the interest up to
-            there.
+        routes_offset: Offset of `mqlake.routes`; all sites that can be reached know the interest up
+            to there.
     """
     return json.dumps({"v": RECORD_VERSION, "routes": routes_offset}).encode()
 

@@ -30,7 +30,7 @@ from mqlake.record_members import integer, integers, load, refusal, text
 from mqlake.record_versions import RECORD_VERSION
 
 MOST_PARTITIONS: Final = 1024
-"""Of `mqlake.inbound`; no query takes a partition beyond."""
+"""Bound for `mqlake.inbound`; no query takes a partition beyond."""
 
 OTHERS_SECONDS: Final = 2.0
 """How long the cut waits for those who write messages and send no heartbeat: the API, the runner

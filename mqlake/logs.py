@@ -113,7 +113,7 @@ class _RotatedFile(RotatingFileHandler):
     """
 
     _loop: asyncio.AbstractEventLoop | None = None
-    """Of which a turn is to end with the lines in the file."""
+    """Event loop whose turns end with their lines in the file."""
     _size = 0
     """Size of the file, as far as characters are bytes."""
 

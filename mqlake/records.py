@@ -77,7 +77,7 @@ FLAG_QOS: Final = 0b0000_0011
 FLAG_RETAIN: Final = 0b0000_0100
 FLAG_DUP: Final = 0b0000_1000
 FLAG_UNSHARED: Final = 0b0001_0000
-"""Of another site: for subscribers in no share group, for that site sees to its groups."""
+"""A message of another site, for no share group: that site sees to its groups."""
 
 # No tenant name starts with U+0000, so a barrier or a control record never looks like a message.
 BARRIER_KEY_PREFIX: Final = b"\0barrier/"

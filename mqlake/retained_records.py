@@ -38,7 +38,7 @@ def rank_of(partition: int, offset: int, shards: int) -> int:
     A topic only moves to partitions of higher numbers. In the first one it is the offset.
 
     Args:
-        partition: Of `mqlake.inbound`.
+        partition: Partition of `mqlake.inbound`.
         offset: Offset in that partition.
         shards: Number of shards of the retained messages.
     """
@@ -75,7 +75,7 @@ class RetainedQuestion:
     """Topic name with which the page begins; None begins."""
     max_messages: int
     max_bytes: int
-    """Of payloads and properties; the message that reaches it is the last of the page."""
+    """Bytes of payloads and properties; the message that reaches it is the last of the page."""
     through: int = 1
     """Number of partitions it goes through: all are to be read before it is answered."""
 

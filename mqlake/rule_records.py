@@ -165,9 +165,9 @@ class Activation:
     spans: tuple[Span, ...] = ()
     """In order of their offsets; those that no replay needs any more are left out."""
     updated_at: int = 0
-    """Of that version; another one in a rule deleted and made again, even for the same number."""
+    """When that version was made; it differs in a rule deleted and made again."""
     schemas: dict[str, int] = field(default_factory=dict)
-    """Of those that the rule names without a version, the version it was compiled with; 0 for one
+    """Versions used of schemas that the rule names without a version; 0 for one
     that was not there."""
     unread: LeftUnread | None = None
     """Unread records of the last version that was given up."""

@@ -13,7 +13,7 @@ from mqlake.tables import RULE_TABLE_PATTERN, RULE_TABLE_PREFIX, is_there
 from mqlake.tenants import DEFAULT_TENANT
 
 TENANT_PROPERTY: Final = "mqlake.tenant"
-"""Of such a table in the lake: whose it is. One without was of all tenants together."""
+"""Property of such a table in the lake: its tenant. One without was of all tenants together."""
 MOST_COLUMNS: Final = 1_000
 """Most columns of a table, with those that all tables of rules have. Columns never go, and each
 file, checkpoint and query has them all."""

@@ -208,7 +208,7 @@ def decode_sessions_key(key: bytes) -> SessionsKey:
     Neither holds U+0000, as no text of MQTT does.
 
     Raises:
-        InvalidRecord: Of no known kind, a part is missing, or not UTF-8.
+        InvalidRecord: Its kind is unknown, a part is missing, or not UTF-8.
     """
     try:
         kind, _, rest = key.decode().partition("/")

@@ -110,7 +110,7 @@ class SystemState:
         """Undo `to_json`.
 
         Raises:
-            ValueError: Of another form or version.
+            ValueError: It has another form or version.
         """
         try:
             values = json.loads(text)

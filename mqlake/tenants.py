@@ -96,7 +96,7 @@ def limits_in(source: object, prefix: str = "") -> dict[str, int]:
 
     Args:
         source: Has fields such as `messages_per_second` and `connections`.
-        prefix: Of their names.
+        prefix: Prefix of their names.
     """
     names = {kind: f"{prefix}{kind}_per_second" for kind in RATES}
     names |= {kind: f"{prefix}{kind}" for kind in STOCKS}

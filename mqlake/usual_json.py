@@ -17,4 +17,4 @@ PACKET_ID: Final = (  # 1 to 65,535
     rb"|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 )
 TEXT: Final = rb'"[ !#-\[\]-~]*"'
-"""Of ASCII that needs no escape."""
+"""Text of ASCII that needs no escape."""

@@ -159,5 +159,5 @@ class UsageSampler:
 
     @property
     def peak_bytes(self) -> int:
-        """Of memory."""
+        """Return the most memory at one time."""
         return max(taken.memory_bytes for _, taken in self.samples)

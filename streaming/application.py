@@ -241,7 +241,7 @@ def run(settings: StreamingSettings, heart: Heart, begin: Callable[[Stop], int])
     """Run an application until SIGTERM or SIGINT; return the exit code.
 
     Args:
-        settings: Of it.
+        settings: Settings of the application.
         heart: Says how it is.
         begin: Starts it, and returns when it has ended.
 

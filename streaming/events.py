@@ -22,7 +22,7 @@ from rules.actions.contract import NewRecord
 _logger = logging.getLogger(__name__)
 
 OTHER_EVENT: Final = "event"
-"""Of which `event_rows` gives the row."""
+"""Kind of an event whose row `event_rows` makes."""
 _WITH_A_TABLE: Final = (MESSAGE_DROPPED, AUDIT_EVENT)
 
 _EVENT: Final = """

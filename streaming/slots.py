@@ -52,7 +52,7 @@ def router_mode(settings: SlotSettings, partitions: int) -> QueryMode:
 
     Args:
         settings: Its trigger and its master.
-        partitions: Of `mqlake.inbound`.
+        partitions: Partitions of `mqlake.inbound`.
     """
     if settings.trigger == "micro-batch":
         return QueryMode(real_time=False, reason=f"trigger is {settings.trigger}")
@@ -71,7 +71,7 @@ def rules_mode(settings: SlotSettings, router: QueryMode, partitions: int, more:
     Args:
         settings: Its trigger and its master.
         router: How the router runs.
-        partitions: Of `mqlake.inbound`.
+        partitions: Partitions of `mqlake.inbound`.
         more: Partitions of the other sources of rules.
     """
     if not router.real_time:

@@ -22,11 +22,11 @@ class ApiAuthenticator:
 
     callers: Callers
     requests: RateLimiter
-    """Of callers, by name."""
+    """Rates of callers, by name."""
     failures: RateLimiter
-    """Of addresses whose tokens are wrong."""
+    """Rates of wrong tokens, by address."""
     logins: RateLimiter
-    """Of names at addresses whose passwords are."""
+    """Rates of wrong passwords, by name and address."""
     login_addresses: RateLimiter
 
     @classmethod

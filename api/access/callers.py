@@ -32,7 +32,7 @@ class Caller:
     session_id: str | None = None
     """Session of a caller who has come by its cookie."""
     csrf_token: str | None = None
-    """Of that session."""
+    """CSRF token of that session."""
     expires_at: int | None = None
     """End of the key or the session, in milliseconds; None: it has none."""
     token_mark: str = ""
@@ -80,7 +80,7 @@ class Callers:
 
     Args:
         token: The administrator's, which works without the log.
-        view: Of keys, accounts and sessions.
+        view: View of keys, accounts and sessions.
         clock: Says which keys and sessions have expired.
     """
 

@@ -51,7 +51,7 @@ class AccessChanges(Repository[tuple[AccessKind, str], AccessValue, Materialised
         log: As of all.
         view: As of all.
         clock: As of all.
-        rounds: Of PBKDF2, for new passwords.
+        rounds: Rounds of PBKDF2 for new passwords.
     """
 
     kind = RecordKind(

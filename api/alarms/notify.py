@@ -72,7 +72,7 @@ def channels(settings: AlarmSettings, site: str) -> tuple[Channel, ...]:
     """Return those whom the settings name.
 
     Args:
-        settings: Of alarms.
+        settings: Settings of alarms.
         site: Whose alarms they are.
     """
     found: list[Channel] = []

@@ -139,4 +139,4 @@ READERS: Final[Mapping[str, Reader]] = {
     **dict.fromkeys(("/logout", "/session/password"), _caller),
     **dict.fromkeys(("/login", "/login/oidc/callback"), _login),
 }
-"""Of operations without a parameter `tenant`; what is not here is about no tenant alone."""
+"""Tenants of operations without a parameter `tenant`; others are about no tenant alone."""

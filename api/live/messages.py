@@ -53,7 +53,7 @@ class MessageFeed(Feed):
 
     @property
     def tenants(self) -> list[str]:
-        """Of whose messages there are streams."""
+        """Return the tenants whose messages have streams."""
         with self._streams_lock:
             return list(self._tries)
 

@@ -38,7 +38,7 @@ class ReplayOrder:
         limit: Messages, at most; None: more than the API's limit are refused.
         keep_retain: The RETAIN flag is kept; else nothing that is retained changes.
         username: Name of the caller: of published messages the user name.
-        topic_filters: Of whose topics messages are read, and to which they go; None: of all.
+        topic_filters: Topics that messages are read from and published to; None: all.
     """
 
     tenant: str

@@ -24,7 +24,7 @@ def evaluated(stream: StatefulStream, source: str) -> str:
     else the stream's columns as a JSON object. The other columns are those of a rule's row.
 
     Args:
-        stream: Of messages.
+        stream: Stream of the plan.
         source: Name of a relation with the columns of a rule's row.
     """
     # The only guard in SQL that takes any error for null (design: rules, 9) gives binary.

@@ -27,8 +27,8 @@ class Begin:
     """Position in the log at which the last run of a rule began.
 
     Attributes:
-        outputs: Of `mqlake.outputs`, by partition.
-        letters: Of `mqlake.dead_letters`, by partition.
+        outputs: Offsets of `mqlake.outputs`, by partition.
+        letters: Offsets of `mqlake.dead_letters`, by partition.
     """
 
     outputs: dict[int, int]

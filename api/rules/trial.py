@@ -35,7 +35,7 @@ class Reason:
 
     Attributes:
         sentence: For people.
-        condition: Of WHERE, as the rule writes it; None when it is something else.
+        condition: Condition of WHERE, as the rule writes it; None for another step.
         values: Field that the condition reads -> its value.
         missing: Fields that the condition reads and the message lacks.
     """

@@ -13,7 +13,7 @@ from typing import Final
 from mqlake.errors import OperationalError
 
 MOST_ENDS: Final = 2
-"""Of Spark, by one caller."""
+"""Ends of Spark by one caller before it has to wait."""
 WITHIN_SECONDS: Final = 600.0
 """So long it is known who has ended it."""
 _MOST_LIVES: Final = 1_000
@@ -68,7 +68,7 @@ class Brake:
 
         Args:
             caller: Whose query it was; empty: the system's own, which does not end it.
-            life: Of Spark: the number of its process.
+            life: Life of Spark: the number of its process.
             is_proven: It is known to have been this query.
         """
         if not caller:

@@ -121,7 +121,7 @@ _CONSTRUCTORS: Final = (TokenType.ARRAY, TokenType.MAP, TokenType.STRUCT)
 _DEFINES: Final = [TokenType.ALIAS, TokenType.L_PAREN]
 """Behind the name that WINDOW gives: `WINDOW w AS (PARTITION BY topic)`."""
 _HIDDEN_COLUMN: Final = "_metadata"
-"""Of every table for Spark: in which file of this machine a row is."""
+"""Column that Spark adds to every table: it names the file of this machine that has a row."""
 _ABOUT_SPARK: Final = {
     "user",
     "current_user",
@@ -185,7 +185,7 @@ def check(
         tenant: Whose rows there are.
         is_administrator: Whether the caller is one.
         is_for_all: Whether he is for all tenants, and sees what was changed for none alone.
-        topic_filters: Of topics of which there are rows, and no tables without topics; None: all.
+        topic_filters: Topics whose rows are shown, without tables that have no topics; None: all.
         usage: Returns the SELECT of the relation `usage`, of this tenant; None: there is none.
 
     Raises:

@@ -250,7 +250,7 @@ class Lambda:
 
 
 FOLD: Final = "fold"
-"""Of `aggregate`: each step takes what the one before has made."""
+"""Kind of `aggregate`: each step takes the result of the one before."""
 
 _WORDS: Final[Sequence[tuple[Growth | Lambda | str, str]]] = (
     (

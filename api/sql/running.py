@@ -138,7 +138,7 @@ class QueryRunner:
         Args:
             query: Checked.
             form: That the result will be written in.
-            limits: Of it.
+            limits: Limits of the query.
             is_cancelled: Asked now and then; True ends it.
             caller: Who asks; empty: the system itself.
 

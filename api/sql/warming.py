@@ -31,7 +31,7 @@ class WarmUp:
 
     Args:
         connect: Has Spark started.
-        runner: Of queries; keeps the session that this one had.
+        runner: Runner of queries; keeps the session that this one had.
     """
 
     def __init__(self, connect: SparkConnect, runner: QueryRunner) -> None:

@@ -23,7 +23,7 @@ MOST_ROW_BYTES: Final = 4_096
 class MadeOutput:
     output: Output
     partition: int
-    """Of `mqlake.outputs`, as the offset."""
+    """Partition of `mqlake.outputs`; so is the offset."""
     offset: int
     at_ms: int
 
@@ -46,7 +46,7 @@ class RuleFindings:
     table_rows: set[str] = field(default_factory=set)
     """Identifiers of outputs that are in a table."""
     tables_read: set[str] = field(default_factory=set)
-    """Of rules."""
+    """Tables of rules that were read."""
     checkpoint: Checkpoint | None = None
 
     def take_output(self, record: Seen) -> bool:

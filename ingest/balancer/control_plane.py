@@ -46,7 +46,7 @@ class ControlPlane:
     """Everything that runs in the process.
 
     Args:
-        settings: Of it.
+        settings: Settings of the control plane.
         clock: Its monotonic time counts.
         log: Needed for the gateways of the log; None without them.
     """

@@ -73,7 +73,7 @@ class BalancerHistory:
     """Makes the file when it is missing or old.
 
     Args:
-        settings: Of it.
+        settings: Settings of the history.
         tenants: Whose clients.
         file: To be made.
         clock: Its UTC time is compared with the file's.

@@ -12,7 +12,7 @@ from ingest.balancer.placement import Strategy
 from mqlake.settings import LogSettings, ProcessSettings, SettingsGroup
 
 _WORD = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
-"""Of names that stand in HAProxy's configuration as they are."""
+"""Form of names that stand in HAProxy's configuration as they are."""
 
 
 class NodeSettings(SettingsGroup):

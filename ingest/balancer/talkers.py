@@ -34,7 +34,7 @@ def gather(talks: Talks, bounds: Mapping[str, float], before: Mapping[str, str])
     """Return the node of each client that is worth a place of its own, by key.
 
     Args:
-        talks: Of whom.
+        talks: Groups of clients that share topics.
         bounds: The load that each node may have of them; at least one node.
         before: Node of those who have a place already.
     """
@@ -53,7 +53,7 @@ def settle(talks: Talks, bounds: Mapping[str, float], before: Mapping[str, str])
     Only those move whose node is gone, or above its bound.
 
     Args:
-        talks: Of whom; a client not among them has no place any longer.
+        talks: Groups of clients; a client not among them has no place any longer.
         bounds: The load that each node may have of them; at least one node.
         before: Node of each until now.
     """

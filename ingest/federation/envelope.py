@@ -60,7 +60,7 @@ class ChainKey(NamedTuple):
     """Identifier of the site where a client published them."""
 
     epoch: int
-    """Of that site's run: higher after each start."""
+    """Epoch of that site's run: higher after each start."""
 
     topic: str
 

@@ -67,7 +67,7 @@ class ServerConnection:
         topic_alias_maximum: The highest topic alias a 5.0 client may use.
 
     Attributes:
-        allowed_levels: Of 3, 4 and 5: those a CONNECT may ask for.
+        allowed_levels: Protocol levels that a CONNECT may ask for, among 3, 4 and 5.
     """
 
     __slots__ = (

@@ -62,7 +62,7 @@ class CreditRate:
         """Take the load since the last step, a tenth of a second ago or so.
 
         Args:
-            level: Of overload that fewer messages would help.
+            level: Level of an overload that fewer messages would help.
             published: Messages a second that clients publish at the moment.
         """
         self.is_stopped = level >= NOTHING_AT

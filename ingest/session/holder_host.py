@@ -45,7 +45,7 @@ class Grant:
     """JSON of the session, None when there is none."""
     progress: Any
     subscriptions: Sequence[Any] = ()
-    """Of those that have records of their own."""
+    """Subscriptions that have records of their own."""
     is_full: bool = False
     """The claim said all that the session's record will: the granted session is durable."""
 

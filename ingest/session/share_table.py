@@ -40,7 +40,7 @@ FENCE_MS: Final = 60 * 60 * 1000
 
 _GOING: Final = frozenset({MembershipState.LEAVING, MembershipState.SETTLING})
 _OVER: Final = frozenset({MembershipState.SETTLING, MembershipState.LEFT})
-"""Of these the gateway says nothing more."""
+"""States in which the gateway writes nothing more."""
 
 
 class Outlook(NamedTuple):

@@ -76,7 +76,7 @@ def ensure_log_topics(
         retention_bytes: How much is to be kept of accepted messages; of little the log makes small
             segments, for space comes back in whole ones.
         timeout_seconds: For everything together.
-        durability: Of acknowledged records; existing topics get it, too.
+        durability: Class for acknowledged records; existing topics get it, too.
 
     Raises:
         LogError: The log does not answer in time, refuses, has too few brokers, or takes smaller
@@ -218,7 +218,7 @@ def record_limit(
 
     Args:
         bootstrap_servers: host:port[,host:port…].
-        log_topic: Of which.
+        log_topic: Log topic to ask about.
         timeout_seconds: For everything together.
         options: Further ones of librdkafka, for a cluster that wants a login.
 

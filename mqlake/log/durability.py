@@ -38,7 +38,7 @@ class Keeping:
 
     Attributes:
         copies: Fewest copies that a partition has.
-        acknowledged: Of those, how many must be in sync: `min.insync.replicas`.
+        acknowledged: Copies among them that must be in sync: `min.insync.replicas`.
         is_flushed: Whether a record is on the disk when it is acknowledged.
         may_lose_leader: Whether a copy that lacks acknowledged records may become the leader, when
             those that have them are away: `unclean.leader.election.enable`.

@@ -22,7 +22,7 @@ class GrowthFollower:
     """Has a writer put messages where they belong.
 
     Args:
-        writer: Of messages, in this event loop.
+        writer: Writer of messages, in this event loop.
         watch: Says where they belong.
     """
 

@@ -95,7 +95,7 @@ class KafkaLogReader:
         client_id: Name in the broker's logs and metrics.
         max_batch_records: Largest batch handed to the loop.
         request_timeout_seconds: How long a question to the broker may take.
-        pace_seconds: Of records that come more often for a while, and that no client waits for,
+        pace_seconds: From records that come more often for a while, and that no client waits for,
             take a batch each time this is over, and not each answer of the broker by itself: that
             wakes two threads, and has few.
         late_seconds: How long the broker may wait until more records have come together; 0: it

@@ -75,8 +75,8 @@ NOTES: Final[Mapping[str, str]] = {
     "min.compaction.lag.ms": str(24 * 60 * 60 * 1000),
     "max.compaction.lag.ms": str(30 * 60 * 60 * 1000),
 }
-"""Of what is in force: the last one of each partition, however old it is, and those of a day for a
-router that begins where it was not long ago."""
+"""Kept notes of routes in force: the last one of each partition, however old it is, and those of a
+day for a router that begins where it was not long ago."""
 
 
 @dataclass(frozen=True, slots=True)

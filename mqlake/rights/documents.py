@@ -33,7 +33,7 @@ def difference(before: RightsFile | None, after: RightsFile, names: tuple[str, s
     Args:
         before: None: there was nothing.
         after: That would be in its place.
-        names: Of both, for the head.
+        names: Names of both, for the head.
     """
     old = "" if before is None else write_rights(before)
     lines = unified_diff(

@@ -32,7 +32,7 @@ _EXACT_DISTINCT: Final = 12
 """Logarithm of the size of a theta sketch, which counts up to 4,096 different values exactly."""
 
 _ACCURACY: Final = 1_000
-"""Of percentiles: the rank is off by a thousandth of the messages at most."""
+"""Accuracy of percentiles: the rank is off by a thousandth of the messages at most."""
 
 
 class Group(Protocol):

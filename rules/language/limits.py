@@ -12,13 +12,13 @@ class Limits:
 
     sql_characters: int = MAX_SQL_CHARACTERS
     depth: int = 40
-    """Of brackets, CASE and calls inside each other, and of the tree of operators."""
+    """Depth of brackets, CASE and calls inside each other, and of the tree of operators."""
 
     select_items: int = 200
     filters: int = 64
     path_segments: int = 32
     list_items: int = 1_000
-    """Of IN and of an array written out."""
+    """Elements of IN and of an array written out."""
 
     regular_expression_characters: int = 512
     expression_characters: int = 131_072
@@ -38,7 +38,7 @@ class Limits:
     """Tables that a rule joins."""
 
     window_ms: int = 31 * 86_400_000
-    """Of windows and gaps, at most; at least a second."""
+    """Longest window or gap; the shortest is a second."""
 
     hops: int = 100
     """Windows of a hop that one message is in."""

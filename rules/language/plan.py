@@ -119,11 +119,11 @@ class Detection:
         order: INT and BIGINT columns that settle the order of messages with the same time.
         condition: BOOLEAN column; of debounce and n_of_m.
         value: DOUBLE column, NULL where a message has no number; of hysteresis.
-        duration_ms: Of absence and debounce.
-        high: Of hysteresis: at or above it the state is high.
-        low: Of hysteresis: at or below it the state is low.
-        least: Of n_of_m: number of the `last` messages.
-        last: Of n_of_m.
+        duration_ms: Duration for absence and debounce.
+        high: For hysteresis: at or above it the state is high.
+        low: For hysteresis: at or below it the state is low.
+        least: For n_of_m: number of the `last` messages.
+        last: For n_of_m: number of messages that are looked at.
     """
 
     kind: DetectionKind

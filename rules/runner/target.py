@@ -92,7 +92,7 @@ class KafkaTarget:
         writer: For mqlake's own log topics, which take the usual batches, and for others that do.
         cluster: Answers about the same log.
         clock: Says how old an answer about a log topic is.
-        disk: Of that log; while it is full records wait, and the actions with them.
+        disk: Disk of that log; while it is full records wait, and the actions with them.
     """
 
     def __init__(

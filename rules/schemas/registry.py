@@ -110,7 +110,7 @@ class Noted:
 
     Attributes:
         uses: In the order asked.
-        layouts: Of those that were found, by hash.
+        layouts: Layouts of those that were found, by hash.
     """
 
     schemas: SchemaLookup

@@ -30,7 +30,7 @@ class Reading:
     Args:
         text: As the user wrote it.
         characters: Most that it may have.
-        depth: Of brackets, CASE and signs inside each other.
+        depth: Bound of brackets, CASE and signs inside each other.
 
     """
 

@@ -21,7 +21,7 @@ from streaming.jvm.vocabulary import write_source
 
 SOURCES: Final = Path(__file__).parents[1] / "java"
 RELEASE: Final = "17"
-"""Of Java: the oldest that mqlake runs on (`launcher.java`)."""
+"""Release of Java: the oldest that mqlake runs on (`launcher.java`)."""
 _STRICT: Final = (
     "-warn:none",
     "-err:+suppress,raw,unchecked,uselessTypeCheck,allOver-ann,unusedImport,unusedLocal,unusedPrivate",

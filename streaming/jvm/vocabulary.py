@@ -29,7 +29,7 @@ STATEFUL_SENDER: Final = "stateful"
 KEY_OPTION: Final = "mqlake.rules.key"
 """Beside the options of a Kafka client: the key by which activations are signed."""
 EXPENDABLE_OPTION: Final = "mqlake.expendable.folders"
-"""Of Hadoop: comma-separated folders whose files are left to the kernel."""
+"""Option of Hadoop: comma-separated folders whose files are left to the kernel."""
 _STAGES: Final[tuple[Stage, ...]] = ("evaluate", "late")
 # fmt: off
 _HEADERS: Final = (

@@ -27,7 +27,7 @@ from streaming.settings.query import QuerySettings
 _logger = logging.getLogger(__name__)
 
 _FIRST_TO_GO: Final = 500
-"""Of 1,000: how gladly the kernel ends it, and not the rest, when memory is at its end."""
+"""From 0 to 1,000: how gladly the kernel ends it, and not the rest, when memory runs out."""
 _MEMORY_BESIDE_HEAP_MB: Final = 450
 """Memory of the JVM for classes, code, threads and buffers."""
 _LOOK_SECONDS: Final = 1.0

@@ -59,7 +59,7 @@ class SparkKeeper:
 
     Args:
         start: Starts the JVM.
-        port: Of Spark Connect, for uses.
+        port: Port of Spark Connect, for uses.
         start_timeout_seconds: A start that takes longer has failed.
         idle_seconds: Without a use for so long it is ended; None: never, and it is started without
             one, too.

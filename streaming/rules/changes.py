@@ -52,7 +52,7 @@ class ChangeStep:
         key: Which rule.
         state: Its state from now on.
         version: The version of its definition that was looked at.
-        updated_at: Of that version.
+        updated_at: When that version was made.
         program: Runs from now on; None when none does.
         error: Why it does not run.
         schemas: See `Activation`.

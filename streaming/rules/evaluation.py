@@ -34,7 +34,7 @@ def register_rule_functions(
         spark: Its JVM has our classes on the class path (`streaming.spark`).
         client_config: How a Kafka client in the executors reaches the log.
         begun: Number of a change of the rules; nothing is evaluated before it is in force.
-        output_partitions: Of `mqlake.outputs`.
+        output_partitions: Partitions of `mqlake.outputs`.
     """
     config = java_map(spark, client_config)
     filter_ = java_class(spark, _FILTER_CLASS)(config, begun)

@@ -82,7 +82,7 @@ class KafkaRuleLog:
         partitions: Returns how many each source has; None for a reader that changes no rules.
         is_controllers: Whether `mqlake.access` and `mqlake.gateways` are followed too, and
             `mqlake.metrics` from its end on.
-        signatures: Of activations; None: they have none.
+        signatures: Signatures of activations; None: they have none.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ QUESTION = re.compile(r"(?:Whether|Which|What|Who|Whose)\b")
 """Begins a summary that asks instead of saying."""
 
 FRAGMENT = re.compile(
-    r"(?:\A|^ *[*\w]+(?:, [*\w]+)*: )(?:Of (?:the|a|an|its|this|one|each|all)|Where|As given)\b",
+    r"(?:\A|^ *[*\w]+(?:, [*\w]+)*: )(?:Of|Where|As given)\b",
     re.MULTILINE,
 )
 """Begins the description of a thing or an argument that is no sentence, as in "Of the gateway."."""

@@ -107,7 +107,7 @@ def question_of(
     Args:
         tree: As it is confined (`api.sql.checking`), with the names of tables in place.
         tenant: Whose rows there are.
-        topic_filters: Of topics of which there are rows; None: all.
+        topic_filters: Topics whose rows are shown; None: all.
         now: The time of the query.
     """
     try:

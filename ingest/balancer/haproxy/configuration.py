@@ -63,7 +63,7 @@ class Frontend:
     accept_proxy: bool = False
     """A PROXY protocol header comes before everything else."""
     path: str = "/mqtt"
-    """Of `websocket`."""
+    """Path of a `websocket` frontend."""
     sticky_by_source: bool = False
     """Place clients by the address they come from, if the client identifier cannot be seen."""
     tenants: tuple[tuple[str, str], ...] = ()

@@ -49,7 +49,7 @@ class InletCounters:
     for_groups: int = 0
     """Messages that were handed over to this site for a share group."""
     unclaimed: int = 0
-    """Of messages that this site handed over, those that came back and have no member left."""
+    """Messages that this site handed over, and that came back and have no member left."""
     outdated: int = 0
     """Retained messages that were not the latest of their topic: they are not retained here."""
 

@@ -117,7 +117,7 @@ def of_record(record: LogRecord, tenant: str, site: int, epoch: int) -> Carried 
     """Read a message of a tenant from the log; None for all other records.
 
     Args:
-        record: Of `mqlake.inbound`.
+        record: Record of `mqlake.inbound`.
         tenant: Tenant whose messages are federated.
         site: This one, the origin of messages without an envelope.
         epoch: Epoch of its log.

@@ -73,7 +73,7 @@ class OutletCounters:
     handed: int = 0
     """Messages for a share group that has members behind it."""
     returned: int = 0
-    """Of those, the ones that it had no member for any more."""
+    """Those among them that it had no member for any more."""
     expired: int = 0
     over_hop_limit: int = 0
     slowed: int = 0

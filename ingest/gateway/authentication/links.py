@@ -56,7 +56,7 @@ def open_link(
 
     Args:
         name: Name in the settings.
-        settings: Of which kind it is.
+        settings: Settings, whose class is the kind.
         clock: How long things count.
         passwords: Checks those that are not checked elsewhere.
 

@@ -17,7 +17,7 @@ class GatewayCounters:
     clients_fell_behind: int = 0
     """Times that a session went on from the log because its queue was full."""
     attempts_denied: int = 0
-    """Of clients that may not connect, publish or subscribe as they wanted to."""
+    """Attempts to connect, publish or subscribe without the right."""
     sessions_expired: int = 0
     bytes_received: int = 0
     bytes_sent: int = 0
@@ -27,23 +27,23 @@ class GatewayCounters:
     messages_received: int = 0
     """PUBLISH packets from clients."""
     messages_received_qos_1: int = 0
-    """Of these; with QoS 0 came those that are in neither."""
+    """Those among them with QoS 1; the rest with neither count came with QoS 0."""
     messages_received_qos_2: int = 0
     payload_bytes_received: int = 0
     """In these."""
     messages_stored: int = 0
-    """Of these, appended to the log."""
+    """Those among them that were appended to the log."""
     messages_refused: int = 0
-    """Of these, not appended: the log or the disk did not take them."""
+    """Those among them that were not appended: the log or the disk did not take them."""
     deliveries_received: int = 0
     """Records the router sent to this gateway."""
     deliveries_repeated: int = 0
-    """Of these, at or below the high-water mark: the router's replay after a restart."""
+    """Those among them at or below the high-water mark: the router's replay after a restart."""
     deliveries_malformed: int = 0
     messages_sent: int = 0
     """PUBLISH packets to clients."""
     messages_sent_qos_1: int = 0
-    """Of these; the rest went out with QoS 0."""
+    """Those among them with QoS 1; the rest went out with QoS 0."""
     messages_sent_qos_2: int = 0
     payload_bytes_sent: int = 0
     """In these."""

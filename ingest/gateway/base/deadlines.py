@@ -27,7 +27,7 @@ class WithDeadline(Protocol):
     """An object that has a deadline; compared by identity.
 
     Attributes:
-        slot: Of `Deadlines`, `UNWATCHED` to begin with.
+        slot: Slot of `Deadlines`, `UNWATCHED` to begin with.
     """
 
     slot: int

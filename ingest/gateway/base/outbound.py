@@ -147,7 +147,7 @@ class InboundMessage:
     """A message where it was stored; it is decoded only for a client that gets it.
 
     Args:
-        record: Of `mqlake.inbound`, neither a barrier nor a control record.
+        record: Record of `mqlake.inbound`, neither a barrier nor a control record.
         headers: The record's.
     """
 

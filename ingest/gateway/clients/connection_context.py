@@ -51,7 +51,7 @@ class ConnectionContext:
         overload: Says whether there is too much to do.
         draining: Says whether clients are let in.
         connect_limit: Says whether there are too many at once.
-        shared_limits: Of users and tenants.
+        shared_limits: Limits of users and tenants.
         bans: Say which clients are not let in.
         tenants: Say which there are.
         chain: Authenticates clients.

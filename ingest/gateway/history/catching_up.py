@@ -178,7 +178,7 @@ class CatchingUp:
 
         Args:
             lake: Reads the table.
-            group: Of `_alike`.
+            group: Readers from `_alike`.
             partitions: Number of partitions of `mqlake.inbound`.
             take: Hands records over to those of the group that have missed them.
         """

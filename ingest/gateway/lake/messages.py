@@ -55,7 +55,7 @@ def read_messages(
         topic_filters: Valid filters without `$share/<name>/`, at least one; None: any topic.
         limit: Most rows that the table gives at a time.
         not_before_ms: Leaves out messages accepted before, UTC epoch.
-        max_bytes: Of payloads; the message that reaches it is the last.
+        max_bytes: Bytes of payloads; the message that reaches it is the last.
         offsets: None but these, in whichever partition; at least one.
 
     Raises:

@@ -78,7 +78,7 @@ class LakeReader:
             limit: Most rows that the table gives at a time.
             not_before_ms: Leaves out messages accepted before, UTC epoch; spares reading files
                 where partitions differ much in their offsets.
-            max_bytes: Of payloads; the message that reaches it is the last.
+            max_bytes: Bytes of payloads; the message that reaches it is the last.
             offsets: None but these, in whichever partition.
 
         Raises:

@@ -26,7 +26,7 @@ class AppliedRightsFollower:
 
     Args:
         authorizer: Goes by them.
-        connections: Of clients that have rights already.
+        connections: Connections of clients that have rights already.
         peers: Know whether this gateway has read the records from before its first heartbeat.
         tasks: Owns the reading of many rules, which takes a second for 8,000.
     """

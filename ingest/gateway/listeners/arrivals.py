@@ -98,7 +98,7 @@ class Arrivals:
 
         Args:
             newcomer: None gives way when it would be its turn.
-            listener: Of which it has to be; None: of any.
+            listener: Listener that it has to belong to; None: any.
         """
         among = [queues for name, queues in self._listeners.items() if listener in (None, name)]
         one = min(filter(None, (queues.first() for queues in among)), default=None)

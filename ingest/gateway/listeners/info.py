@@ -20,7 +20,7 @@ class ListenerInfo:
     address: str
     """URL, the host as configured."""
     protocol_levels: frozenset[int]
-    """Of 3, 4 and 5: which CONNECT packets are welcome."""
+    """Levels of CONNECT packets that are welcome, among 3, 4 and 5."""
     max_connections: int | None = None
     """Kept by the listener itself."""
     use_identity_as_username: bool = False

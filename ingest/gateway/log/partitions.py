@@ -22,10 +22,10 @@ class Partitions:
     """All parts of a gateway have the same one.
 
     Attributes:
-        inbound: Of `mqlake.inbound`, those in use.
-        sessions: Of `mqlake.sessions`: its shards.
+        inbound: Partitions of `mqlake.inbound` in use.
+        sessions: Partitions of `mqlake.sessions`: its shards.
         retained: Shards of the retained messages; as many as `mqlake.inbound` was made with.
-        growth: Of `mqlake.inbound`, as far as this gateway has heard.
+        growth: Growth of `mqlake.inbound`, as far as this gateway has heard.
     """
 
     inbound: int

@@ -38,7 +38,7 @@ class Places(Generic[SomeComer]):
         self._most = most
         self._comers: dict[tuple[str, str], SomeComer] = {}
         self._gone_at: dict[tuple[str, str], float] = {}
-        """Of clients that had gone when it was their turn."""
+        """When clients left that had gone when it was their turn."""
         self._wake = asyncio.Event()
 
     def __len__(self) -> int:

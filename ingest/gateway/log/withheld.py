@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MOST_RECORDS: Final = 10_000
 MOST_BYTES: Final = 64 * 1024 * 1024
-"""Of values that wait in memory."""
+"""Bound of values that wait in memory."""
 
 
 class Withheld:

@@ -32,8 +32,8 @@ from mqlake.tracing import Tracer, open_tracer
 logger = logging.getLogger(__name__)
 
 SHARD_PACE_SECONDS: Final = 0.025
-"""Of shards while their records come in a stream: the first claim of another gateway for a while
-waits half of it more then."""
+"""Pace of reading shards while their records come in a stream: the first claim of another gateway
+for a while waits half of it more then."""
 
 STANDBY_SECONDS: Final = 0.1
 """How late shards are read that this gateway stands by for: a takeover takes so much longer."""

@@ -38,7 +38,7 @@ class Reloading:
         listeners: Have certificates.
         chain: Knows the users.
         authorizer: Knows their rights.
-        bans: Of clients.
+        bans: Bans of clients.
         connections: Go by that from then on.
         tasks: Owns the reading.
         context: Shared by all parts of the gateway.

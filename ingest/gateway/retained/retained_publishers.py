@@ -81,7 +81,7 @@ class RetainedPublishers:
             publisher: Publisher of the message.
             shard: Shard of its topic.
             topic_name: A message of the same publisher on it is replaced.
-            size: Of payload and topic name.
+            size: Bytes of payload and topic name.
         """
         self._forget_old()
         last, last_size = self._last(publisher.tenant, shard, topic_name)

@@ -22,7 +22,7 @@ class RetainedQuota:
     message counts as one of a new topic until the owner of the shard has it.
 
     Args:
-        limits: Of tenants, and of the gateway.
+        limits: Limits of tenants, and of the gateway.
         publishers: Limits of clients and users.
         retained: Copies of shards.
         shard_of: Returns the partition of `mqlake.inbound` of a key.

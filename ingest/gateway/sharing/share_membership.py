@@ -68,7 +68,7 @@ class ShareMembership(GroupMembership):
         context: Shared by all parts of the gateway.
         subscriptions: Those in force: they know the members.
         delivered: How far the gateway has come.
-        group: Of which group.
+        group: Group of the membership.
         changed: Memberships whose present state is not in the log.
         read: Reads messages from the log for a membership.
 

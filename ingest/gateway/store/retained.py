@@ -259,7 +259,7 @@ class RetainedStore:
             topic_filter: A valid filter without `$share/<name>/`.
             position: `StoredPage.position` of the page before; None begins.
             limit: Most rows to return.
-            max_bytes: Of payloads and properties; the row that reaches it is the last.
+            max_bytes: Bytes of payloads and properties; the row that reaches it is the last.
 
         Changes between two pages are seen when they are behind the position.
         """

@@ -114,7 +114,7 @@ def _end(place: int) -> Function:
 
 
 def _length(arguments: Sequence[Value], _context: CallContext) -> Value:
-    """Of arrays as in EMQX, of text as in SQL."""
+    """Return the length: of arrays as in EMQX, of text as in SQL."""
     value = arguments[0]
     if value.kind in (ValueKind.TEXT, ValueKind.BINARY):
         return integer(f"length({as_text(value)})")
