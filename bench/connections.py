@@ -6,7 +6,7 @@ from typing import Final
 
 import psutil
 
-from bench.connector import hold_connections, run_cycles
+from bench.connector import Cycle, hold_connections, run_cycles
 from bench.figures import Figures, figure, percentiles
 from bench.programs import LoadPrograms
 from bench.system import Bench, fresh_gateway
@@ -64,8 +64,7 @@ def connects(programs: LoadPrograms, address: str, pid: int, what: str, kind: st
         [address],
         cycles=CYCLES,
         in_flight=CYCLES_IN_FLIGHT,
-        keep=keep,
-        subscribe=subscribe,
+        cycle=Cycle(keep=keep, subscribe=subscribe),
     )
     after = process.cpu_times()
     seconds = after.user + after.system - before.user - before.system

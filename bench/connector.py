@@ -47,6 +47,21 @@ class BenchLogins:
     password: str
 
 
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """What a client does between CONNECT and the end of its connection.
+
+    Attributes:
+        levels: Protocol levels, a digit each; clients take turns.
+        keep: Whether its session outlives its connection.
+        subscribe: Whether it subscribes to a filter of its own.
+    """
+
+    levels: str = "345"
+    keep: bool = False
+    subscribe: bool = False
+
+
 class HeldConnections:
     """MQTT 3.1.1 connections that are open and do nothing."""
 
@@ -83,9 +98,7 @@ def run_cycles(
     *,
     cycles: int,
     in_flight: int = 100,
-    levels: str = "345",
-    keep: bool = False,
-    subscribe: bool = False,
+    cycle: Cycle = Cycle(),
     names: Names | None = None,
     login: BenchLogins | None = None,
 ) -> Cycles:
@@ -96,17 +109,16 @@ def run_cycles(
         to: host:port of gateways; clients take turns.
         cycles: How many clients.
         in_flight: How many of them at once.
-        levels: Protocol levels, a digit each; clients take turns.
-        keep: Whether sessions outlive their connections.
-        subscribe: Whether each client subscribes to a filter of its own.
+        cycle: What each does.
         names: Client identifiers; None: new ones.
         login: Their users; None: none.
 
     Raises:
         OperationalError: One client could not.
     """
-    arguments = [*_arguments(to, in_flight), "--cycles", str(cycles), "--levels", levels]
-    arguments += [*_of_clients(keep=keep, names=names), "--subscribe", str(int(subscribe))]
+    arguments = [*_arguments(to, in_flight), "--cycles", str(cycles), "--levels", cycle.levels]
+    arguments += [*_of_clients(keep=cycle.keep, names=names)]
+    arguments += ["--subscribe", str(int(cycle.subscribe))]
     if login is not None:
         arguments += ["--users", str(login.users), "--password", login.password]
     arguments += ["--prefix", _new_prefix()]

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import uvloop
 
 from bench.latencies import summary
-from ingest.federation.brokers.links import Link
+from ingest.federation.brokers.links import Link, LinkLimits
 from ingest.federation.settings import BrokerSettings
 from ingest.protocol.packets import Publish, Subscription
 from launcher.ports import free_ports
@@ -180,11 +180,13 @@ class BrokerClient:
             name,
             self,
             subscriptions=[Subscription(topic_filter, 1)],
-            keep_alive_seconds=60,
-            max_queued=1_000_000,
-            max_inflight=1_000,
-            max_packet_bytes=1024 * 1024,
-            max_pause_seconds=0.5,
+            limits=LinkLimits(
+                keep_alive_seconds=60,
+                max_queued=1_000_000,
+                max_inflight=1_000,
+                max_packet_bytes=1024 * 1024,
+                max_pause_seconds=0.5,
+            ),
         )
         self.task = asyncio.create_task(self.link.run())
 

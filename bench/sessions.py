@@ -17,7 +17,7 @@ import psutil
 from confluent_kafka import Producer
 
 from bench.connections import KINDS, connects
-from bench.connector import Names, hold_connections, run_cycles
+from bench.connector import Cycle, Names, hold_connections, run_cycles
 from bench.figures import Figures, figure, percentiles
 from bench.gateways import INBOUND_PARTITIONS, SHARDS, BenchFleet, running_fleet
 from bench.loader import Latency
@@ -166,8 +166,7 @@ def _connects_of_stored(fleet: BenchFleet, programs: LoadPrograms, size: int) ->
         fleet.addresses(),
         cycles=count,
         in_flight=CONNECTS_IN_FLIGHT,
-        levels="4",
-        keep=True,
+        cycle=Cycle(levels="4", keep=True),
         names=Names(NAMES, 0, size // count),
     )
     if done.present != count:

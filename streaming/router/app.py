@@ -176,14 +176,7 @@ class _Router:
         )
         self._cut = Cut(watch, self._log.ends, self._rules_log.append, clock)
         self._positions = {
-            name: Positions(
-                checkpoint(settings.data_dir, name),
-                log_topics,
-                self._log.begins,
-                self._log.ends,
-                clock,
-            )
-            for name, log_topics in QUERIES.items()
+            name: self._positions_of(name, log_topics) for name, log_topics in QUERIES.items()
         }
         self._unread = Unread(self._log.begins, self._rules_log.append, clock)
         self._controller = RuleController(
@@ -212,6 +205,10 @@ class _Router:
             ),
             partial(use_pool, engine.spark),
         )
+
+    def _positions_of(self, name: str, log_topics: tuple[str, ...]) -> Positions:
+        folder = checkpoint(self._settings.data_dir, name)
+        return Positions(folder, log_topics, self._log.begins, self._log.ends, self._engine.clock)
 
     def run(self) -> int:
         """Route until a signal to stop; return the exit code."""

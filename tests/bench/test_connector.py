@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from bench.connector import BenchLogins, Names, hold_connections, run_cycles
+from bench.connector import BenchLogins, Cycle, Names, hold_connections, run_cycles
 from bench.programs import LoadPrograms
 from ingest.protocol.primitives import encode_variable_byte_integer
 from mqlake.errors import OperationalError
@@ -147,7 +147,12 @@ def test_clients_come_again_by_their_names_and_subscribe(connector: tuple[str, .
     with running(broker) as addresses:
         names = Names("stored-", 3, 7)
         done = run_cycles(
-            connector, addresses, cycles=30, in_flight=4, keep=True, subscribe=True, names=names
+            connector,
+            addresses,
+            cycles=30,
+            in_flight=4,
+            cycle=Cycle(keep=True, subscribe=True),
+            names=names,
         )
     assert done.present == broker.kept == len(set(broker.filters)) == 30
     assert broker.client_ids == {b"stored-%d" % (3 + 7 * number) for number in range(30)}
@@ -196,7 +201,7 @@ def test_a_refusal_may_say_why(connector: tuple[str, ...], length: int) -> None:
         running(Broker(return_code=151, reason=reason)) as addresses,
         pytest.raises(OperationalError, match=rf"CONNACK with return code 151 \({reason}\)"),
     ):
-        run_cycles(connector, addresses, cycles=1, levels="5")
+        run_cycles(connector, addresses, cycles=1, cycle=Cycle(levels="5"))
 
 
 def test_only_loopback_is_connected_to(connector: tuple[str, ...]) -> None:

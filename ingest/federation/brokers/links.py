@@ -13,7 +13,7 @@ import asyncio
 import logging
 import ssl
 from collections import deque
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from ingest.federation.pauses import Pauses
@@ -42,7 +42,7 @@ from ingest.protocol.reason_codes import ConnackReasonCode
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ingest.federation.settings import BrokerSettings, FederationSettings
+    from ingest.federation.settings import BrokerSettings
 
 _logger = logging.getLogger(__name__)
 
@@ -67,6 +67,25 @@ class LinkOwner(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkLimits:
+    """Of one link.
+
+    Attributes:
+        keep_alive_seconds: Between signs of life.
+        max_queued: Packets that may wait; further ones are dropped and counted.
+        max_inflight: Packets that may be unacknowledged.
+        max_packet_bytes: Largest packet taken.
+        max_pause_seconds: Between two tries to connect.
+    """
+
+    keep_alive_seconds: int
+    max_queued: int
+    max_inflight: int
+    max_packet_bytes: int
+    max_pause_seconds: float
+
+
 class Link(asyncio.Protocol):
     """One client at one broker.
 
@@ -76,8 +95,7 @@ class Link(asyncio.Protocol):
         owner: Gets its events.
         subscriptions: At the own broker; none at a neighbour's.
         will: Message that the broker publishes when the connection breaks.
-        settings: Time between signs of life, packets that may wait (further ones are dropped and
-            counted) or be unacknowledged, the largest packet taken, time between two tries.
+        limits: Of the link.
     """
 
     def __init__(
@@ -88,7 +106,7 @@ class Link(asyncio.Protocol):
         *,
         subscriptions: Sequence[Subscription] = (),
         will: Will | None = None,
-        settings: FederationSettings,
+        limits: LinkLimits,
     ) -> None:
         self.broker = broker
         self.is_up = False
@@ -102,23 +120,23 @@ class Link(asyncio.Protocol):
         self._owner = owner
         self._subscriptions = list(subscriptions)
         self._will = will
-        self._keep_alive = settings.keep_alive_seconds
-        self._max_queued = settings.max_queued
-        self._max_inflight = settings.max_inflight
-        self._max_packet_bytes = settings.max_packet_bytes
-        self._max_pause = settings.reconnect_max_seconds
+        self._keep_alive = limits.keep_alive_seconds
+        self._max_queued = limits.max_queued
+        self._max_inflight = limits.max_inflight
+        self._max_packet_bytes = limits.max_packet_bytes
+        self._max_pause = limits.max_pause_seconds
         self._loop = asyncio.get_running_loop()
         self._keeps = bool(subscriptions)
         self._queue: deque[Publish] = deque()
         self._inflight: dict[int, Publish] = {}
-        self._window = settings.max_inflight
+        self._window = limits.max_inflight
         self._largest: int | None = None
         self._packet_id = 0
         self._given = 0
         self._done = 0
         self._settled: list[tuple[int, asyncio.Future[None]]] = []
         self._transport: asyncio.Transport | None = None
-        self._decoder = Decoder(self._level, settings.max_packet_bytes, role=Role.CLIENT)
+        self._decoder = Decoder(self._level, limits.max_packet_bytes, role=Role.CLIENT)
         self._answer: asyncio.Future[Packet] | None = None
         self._lost: asyncio.Future[None] | None = None
         self._heard_at = 0.0

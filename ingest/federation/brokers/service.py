@@ -32,7 +32,7 @@ from ingest.federation.brokers.events import (
     SiteNote,
     StepEvent,
 )
-from ingest.federation.brokers.links import Link
+from ingest.federation.brokers.links import Link, LinkLimits
 from ingest.federation.brokers.meshes import Timing
 from ingest.federation.brokers.neighbours import BEACONS_MISSED
 from ingest.federation.brokers.saving import SavedState
@@ -219,7 +219,13 @@ class FederationService:
             self,
             subscriptions=subscriptions,
             will=will,
-            settings=settings,
+            limits=LinkLimits(
+                keep_alive_seconds=settings.keep_alive_seconds,
+                max_queued=settings.max_queued,
+                max_inflight=settings.max_inflight,
+                max_packet_bytes=settings.max_packet_bytes,
+                max_pause_seconds=settings.reconnect_max_seconds,
+            ),
         )
 
     async def _tick(self) -> None:

@@ -112,26 +112,7 @@ class SiteService:
             self._fail,
             lambda: self.routes.update(),
         )
-        self.routes = GroupRoutes(
-            self.site,
-            settings.tenant,
-            self._prefixes,
-            self.spreading.groups,
-            log,
-            make_topic,
-            run,
-            self._fail,
-        )
-        self.handing = Handing(
-            settings,
-            self._prefixes,
-            log.writer,
-            lambda: self.inlet,
-            self.spreading.groups,
-            self.routes,
-            self.spreading,
-            self._fail,
-        )
+        self._make_groups(run)
         identifiers = MessageIdentifiers(clock, datacenter=0, machine=machine_number())
         self.retaining = Retaining(settings, self._prefixes, log, identifiers, self._fail)
         self._events = LinkEvents(log.writer, settings.tenant, self.site, clock)
@@ -145,6 +126,29 @@ class SiteService:
         self._failed: asyncio.Future[None] = self._loop.create_future()
         self.connections = SiteConnections(settings, self)
         self._connecting: dict[int, asyncio.Task[None]] = {}
+
+    def _make_groups(self, run: int) -> None:
+        """Make the parts that hand messages to share groups of other sites."""
+        self.routes = GroupRoutes(
+            self.site,
+            self.settings.tenant,
+            self._prefixes,
+            self.spreading.groups,
+            self._log,
+            self._make_topic,
+            run,
+            self._fail,
+        )
+        self.handing = Handing(
+            self.settings,
+            self._prefixes,
+            self._log.writer,
+            lambda: self.inlet,
+            self.spreading.groups,
+            self.routes,
+            self.spreading,
+            self._fail,
+        )
 
     def _make_checkpoints(self, run: int, growth: Callable[[], Growth | None]) -> SiteCheckpoints:
         parts = CheckpointParts(

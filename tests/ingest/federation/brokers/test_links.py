@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from ingest.federation.brokers.links import Link
+from ingest.federation.brokers.links import Link, LinkLimits
 from ingest.federation.settings import BrokerSettings, FederationSettings
 from ingest.protocol.packets import Publish, Subscription
 from ingest.protocol.properties import MAX_USER_PROPERTIES
@@ -54,7 +54,13 @@ def link_over(transport: object, subscriptions: Sequence[Subscription] = ()) -> 
         "client",
         Owner(),
         subscriptions=subscriptions,
-        settings=FederationSettings(max_queued=10, max_inflight=10, max_packet_bytes=1024),
+        limits=LinkLimits(
+            keep_alive_seconds=5,
+            max_queued=10,
+            max_inflight=10,
+            max_packet_bytes=1024,
+            max_pause_seconds=1.0,
+        ),
     )
     link._transport = cast("asyncio.Transport", transport)
     link.is_up = True
