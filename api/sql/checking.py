@@ -15,7 +15,7 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
 from api.relations.views import CATALOG_SCHEMA, TOPIC_LEVEL, TOPIC_MATCHES
-from api.sql.confining import ConfinedReading
+from api.sql.confining import MOST_CHARACTERS, MOST_DEPTH, Confinement
 from api.sql.costs import call_problem, query_problem, sets_problem
 from api.sql.dialect import DIALECT, HistoryParser, Verbatim, is_text, path_of, to_sql
 from api.sql.direct.questions import SmallQuestion, question_of
@@ -191,15 +191,22 @@ def check(
     Raises:
         QueryError: It is refused, or does not parse.
     """
-    query = _Query(text, tenant, is_administrator, is_for_all, topic_filters, usage)
+    query = _Query(
+        text,
+        tenant,
+        is_administrator=is_administrator,
+        is_for_all=is_for_all,
+        topic_filters=topic_filters,
+        usage=usage,
+    )
     query.read()
     question = None
-    if not query.travels:  # a version is in the rows that are given, not in the tree
+    if not query.confinement.travels:  # a version is in the rows that are given, not in the tree
         question = question_of(query.tree, tenant, topic_filters, datetime.now(tz=UTC))
-    return CheckedQuery(text, query.sql, query.given, tenant, question)
+    return CheckedQuery(text, query.sql, query.confinement.given, tenant, question)
 
 
-class _Query(ConfinedReading):
+class _Query(Reading):
     """A query; changed nodes of its tree are moved, never copied, so that all passes see them."""
 
     NOUN = "query"
@@ -216,6 +223,26 @@ class _Query(ConfinedReading):
     UNLISTED = "{} is not allowed in a query"
 
     sql: str
+
+    def __init__(
+        self,
+        text: str,
+        tenant: str,
+        *,
+        is_administrator: bool,
+        is_for_all: bool,
+        topic_filters: Sequence[str] | None,
+        usage: Callable[[], str] | None,
+    ) -> None:
+        super().__init__(text, characters=MOST_CHARACTERS, depth=MOST_DEPTH)
+        self.confinement = Confinement(
+            self,
+            tenant,
+            is_administrator=is_administrator,
+            is_for_all=is_for_all,
+            topic_filters=topic_filters,
+            usage=usage,
+        )
 
     def check_beginning(self) -> None:
         """Refuse a text that is no query."""
@@ -273,6 +300,18 @@ class _Query(ConfinedReading):
                     item.replace(named)
                     named.set("this", item)
 
+    def check_queries(self) -> None:
+        """Refuse queries of which Spark may make something else."""
+        self.confinement.check_queries()
+
+    def check_ctes(self) -> None:
+        """Refuse the name of a table for a query of WITH."""
+        self.confinement.check_ctes()
+
+    def confine(self) -> None:
+        """Put the rows in the place of each table."""
+        self.confinement.confine()
+
     def write(self) -> None:
         self.sql = to_sql(self.tree)
 
@@ -282,7 +321,7 @@ class _Query(ConfinedReading):
         A mistake between parser and generator would show as such a word.
         """
         known = ALLOWED | TABLE_FUNCTIONS | PATTERN_FUNCTIONS | _OWN_WORDS
-        for sql in (self.sql, *self.travels):
+        for sql in (self.sql, *self.confinement.travels):
             tokens: list[Token] = DIALECT.tokenize(sql)
             for token in tokens:
                 is_quoted = token.token_type in (TokenType.IDENTIFIER, TokenType.STRING)
@@ -301,12 +340,12 @@ class _Query(ConfinedReading):
         Reading.parse,
         check_statement,
         Reading.check_kinds,
-        ConfinedReading.check_queries,
-        ConfinedReading.check_ctes,
+        check_queries,
+        check_ctes,
         check_nodes,
         check_costs,
         name_fields,
-        ConfinedReading.confine,
+        confine,
         check_lengths,
         write,
         proofread,

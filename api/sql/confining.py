@@ -78,24 +78,28 @@ def _is_named_by_with(table: exp.Table) -> bool:
     return False
 
 
-class ConfinedReading(Reading):
-    """Reads a query of the tables' rows that the caller may see; arguments as of `checking.check`.
+class Confinement:
+    """Confines one query to the rows that its caller may see; arguments as of `checking.check`.
 
     Attributes:
         given: Its relations by the names that it has for Spark: of a table, and of its versions.
         travels: SQL of the values behind AS OF, which go into these.
+
+    Args:
+        reading: The query, which is parsed before the passes.
     """
 
     def __init__(
         self,
-        text: str,
+        reading: Reading,
         tenant: str,
+        *,
         is_administrator: bool,
         is_for_all: bool,
         topic_filters: Sequence[str] | None,
         usage: Callable[[], str] | None,
     ) -> None:
-        super().__init__(text, characters=MOST_CHARACTERS, depth=MOST_DEPTH)
+        self._reading = reading
         self._tenant = tenant
         self._is_administrator = is_administrator
         self._is_for_all = is_for_all
@@ -111,7 +115,7 @@ class ConfinedReading(Reading):
 
         Those are a query within a query that no parentheses mark, and one of no columns.
         """
-        for query in self.tree.find_all(exp.Query):
+        for query in self._reading.tree.find_all(exp.Query):
             around = query.parent
             is_marked = (
                 around is None
@@ -121,23 +125,23 @@ class ConfinedReading(Reading):
                 or (isinstance(around, exp.Anonymous) and around.name.lower() == "exists")
             )
             if isinstance(query, exp.Select) and not query.expressions:
-                self.fail(query, "SELECT takes at least one column")
+                self._reading.fail(query, "SELECT takes at least one column")
             if not is_marked:
-                self.fail(query, "a query within another one stands in parentheses")
+                self._reading.fail(query, "a query within another one stands in parentheses")
 
     def check_ctes(self) -> None:
         """Refuse the name of a table for a query of WITH: one would be taken for the other."""
-        for cte in self.tree.find_all(exp.CTE):
+        for cte in self._reading.tree.find_all(exp.CTE):
             name = folded(cte.alias).partition(_VERSION_MARK)[0]
             if not name:
-                self.fail(cte, "a query of WITH has a name")
+                self._reading.fail(cte, "a query of WITH has a name")
             is_table = re.fullmatch(RULE_TABLE_PATTERN, name) or name.startswith("reference_")
             if name in BY_NAME or name == USAGE or is_table:
-                self.fail(cte.args["alias"], f"{cte.alias} is the name of a table")
+                self._reading.fail(cte.args["alias"], f"{cte.alias} is the name of a table")
 
     def confine(self) -> None:
         """Put the rows in the place of each table."""
-        tables = list(self.tree.find_all(exp.Table))
+        tables = list(self._reading.tree.find_all(exp.Table))
         if len(tables) > MOST_RELATIONS:
             raise QueryError(
                 f"the query reads {len(tables)} tables, at most {MOST_RELATIONS} may be"
@@ -150,9 +154,9 @@ class ConfinedReading(Reading):
     def _resolve(self, table: exp.Table) -> None:
         for kind in _NAMED_SUFFIXES:
             if table.args.get(kind):
-                self.fail(table, f"{kind} of a table is not supported")
+                self._reading.fail(table, f"{kind} of a table is not supported")
         if any(map(table.args.get, _SUFFIXES)):
-            self.fail(table, "this is not supported after a table")
+            self._reading.fail(table, "this is not supported after a table")
         if not isinstance(table.this, exp.Identifier):
             self._check_table_function(table)
             return
@@ -160,7 +164,7 @@ class ConfinedReading(Reading):
         travel = self._time_travel(table.args.get("version"))
         if not table.db and not table.catalog and _is_named_by_with(table):
             if travel:
-                self.fail(table, f"{table.name} is no table and has no versions")
+                self._reading.fail(table, f"{table.name} is no table and has no versions")
             return
         rows = self._rows(table, name, travel)
         if not table.alias:
@@ -184,11 +188,11 @@ class ConfinedReading(Reading):
         if self._topic_filters is not None:
             if not is_ours or name not in OF_TOPICS:
                 words = f"with rights to some topics alone one may query {', '.join(OF_TOPICS)}"
-                self.fail(table.this, words)
+                self._reading.fail(table.this, words)
             allowed = [_within(OF_TOPICS[name], one) for one in self._topic_filters]
             mine += f" AND ({' OR '.join(['false', *allowed])})"
         if is_ours and name in FOR_ADMINISTRATORS and not self._is_administrator:
-            self.fail(table.this, f"the table {name} is for administrators")
+            self._reading.fail(table.this, f"the table {name} is for administrators")
         if is_ours and name in BY_NAME:
             select = view_select(BY_NAME[name], time_travel=travel, where=mine)
             return GivenRows(select, (f"{CATALOG_SCHEMA}.{name}",))
@@ -202,14 +206,14 @@ class ConfinedReading(Reading):
             )
         if is_ours and name == USAGE and self._usage is not None:
             if travel:
-                self.fail(table, f"{name} is no table and has no versions")
+                self._reading.fail(table, f"{name} is no table and has no versions")
             return GivenRows(self._usage())
         shown = ".".join(part.name for part in table.parts)
         known = [*BY_NAME, USAGE]
         meant = did_you_mean(shown, known)
         there_are = f"{', '.join(known)}, rule_<name>, reference_<id>"
         hint = f"{meant} There are: {there_are}" if meant else there_are
-        raise QueryError.at_node(self.text, table.this, f"there is no table {shown}", hint)
+        raise QueryError.at_node(self._reading.text, table.this, f"there is no table {shown}", hint)
 
     def _mine(self, name: str) -> str:
         """Return the condition for the rows of a table that are the tenant's."""
@@ -230,12 +234,12 @@ class ConfinedReading(Reading):
         kind = str(version.this).upper()
         wanted = version.args.get("expression")
         if kind not in ("VERSION", "TIMESTAMP") or version.args.get("kind") != "AS OF":
-            self.fail(version, "expected VERSION AS OF or TIMESTAMP AS OF")
+            self._reading.fail(version, "expected VERSION AS OF or TIMESTAMP AS OF")
         if wanted is None or wanted.find(exp.Column, exp.Query, exp.Table):
-            self.fail(version, f"{kind} AS OF takes a value, not a column or a query")
+            self._reading.fail(version, f"{kind} AS OF takes a value, not a column or a query")
         is_number = isinstance(wanted, exp.Literal) and not wanted.is_string
         if kind == "VERSION" and not (is_number and re.fullmatch("[0-9]{1,18}", str(wanted.this))):
-            self.fail(version, "VERSION AS OF takes the number of a version")
+            self._reading.fail(version, "VERSION AS OF takes the number of a version")
         at = to_sql(wanted)
         self.travels.append(at)
         return f"{kind} AS OF {at}"
@@ -243,7 +247,7 @@ class ConfinedReading(Reading):
     def _check_table_function(self, table: exp.Table) -> None:
         name = table.this.name.lower() if isinstance(table.this, exp.Anonymous) else ""
         if table.db or table.catalog or name not in TABLE_FUNCTIONS:
-            self.fail(
+            self._reading.fail(
                 table.this,
                 f"table function {name or kind_of(table.this)} is not allowed here",
                 f"{', '.join(sorted(TABLE_FUNCTIONS))}",
