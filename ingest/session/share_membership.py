@@ -25,6 +25,8 @@ from ingest.session.share_records import GroupKey, MembershipRecord, MembershipS
 from mqlake.offsets import latest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mqlake.shard_records import Run
 
 
@@ -45,6 +47,7 @@ class GroupMembership:
     Attributes:
         is_lost: Another has its messages.
         has_taken_over: Memberships that it has taken over, ever: each comes once.
+        on_begin: Told from where on it counts.
     """
 
     def __init__(self, group: GroupKey, run: Run, membership_id: str) -> None:
@@ -60,12 +63,19 @@ class GroupMembership:
         self.has_taken_over: set[str] = set()
         self.asks = 0
         self.is_lost = False
+        self.on_begin: Callable[[list[int]], None] = lambda _starts: None
         self._number = 0
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether there is a record of it, which the log may have."""
+        return self._number > 0
 
     def begin(self, starts: list[int]) -> None:
         """Count from here on: messages before belong to the gap."""
         self.starts = starts
         self.given = latest(starts, self.given)
+        self.on_begin(starts)
 
     def take_over(self, left: MembershipRecord) -> bool:
         """Make the messages of one that has left its own; False: they are, or must not be."""

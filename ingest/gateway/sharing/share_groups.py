@@ -289,7 +289,7 @@ class ShareGroups:
             membership = self._memberships.get(group)
             if (
                 membership is None
-                or membership.membership_id != value["part"]
+                or membership.standing.membership_id != value["part"]
                 or value["incarnation"] != self._context.me.incarnation
             ):
                 return  # it has gone
@@ -298,16 +298,17 @@ class ShareGroups:
             raise InvalidRecord(f"a control record of a share group is malformed: {exc!r}") from exc
 
     def _begin(self, membership: ShareMembership, value: dict[str, Any]) -> None:
-        if membership.state is MembershipState.JOINING and membership.starts is None:
+        standing = membership.standing
+        if standing.state is MembershipState.JOINING and standing.starts is None:
             membership.answer(JoinStart(value["starts"], value["given"], value["since"]))
 
     def _go(self, membership: ShareMembership, _value: dict[str, Any]) -> None:
-        if membership.state is MembershipState.LEAVING:
+        if membership.standing.state is MembershipState.LEAVING:
             membership.answer(None)
 
     def _take_over(self, membership: ShareMembership, value: dict[str, Any]) -> None:
         left = decode_membership(value["left"], membership.group, _dump(value["record"]))
-        if membership.take_over(left):
+        if membership.standing.take_over(left):
             logger.info(
                 "share membership taken over",
                 extra={"fields": {"filter": membership.group.topic_filter, "from": left.gateway}},
@@ -316,7 +317,7 @@ class ShareGroups:
             self._reader.read(membership)
 
     def _note_taken_over(self, membership: ShareMembership, value: dict[str, Any]) -> None:
-        membership.forget_taken_over(value["parts"])
+        membership.standing.forget_taken_over(value["parts"])
         membership.touch()
 
     def _kept(self, membership: ShareMembership, value: dict[str, Any]) -> None:
@@ -367,9 +368,9 @@ class ShareGroups:
         now = self._context.loop.time()
         are_written = True
         for membership in list(self._changed):
-            if membership.state is MembershipState.LEFT or membership.is_lost:
+            if membership.standing.state is MembershipState.LEFT or membership.standing.is_lost:
                 del self._changed[membership]
-            elif membership.starts is not None:
+            elif membership.standing.starts is not None:
                 # Else it is the first of a group: messages that it has taken over are not here yet.
                 are_written &= now >= membership.due_at and self._saver.save(membership)
         return are_written
@@ -388,7 +389,7 @@ class ShareGroups:
             "this gateway's membership in a share group was settled by another gateway",
             extra={"fields": {"filter": membership.group.topic_filter}},
         )
-        membership.is_lost = True
+        membership.standing.is_lost = True
         membership.is_open = False
         membership.give_up()
         assert membership.task is not None

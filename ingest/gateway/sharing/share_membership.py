@@ -59,7 +59,7 @@ class MissedByGroup:
         self._membership.keep_missed(message)
 
 
-class ShareMembership(GroupMembership):
+class ShareMembership:
     """The state of this gateway for one share group.
 
     It is a subscriber itself: messages that cannot go to a member yet are delivered to it.
@@ -73,13 +73,15 @@ class ShareMembership(GroupMembership):
         read: Reads messages from the log for a membership.
 
     Attributes:
+        group: Of which group.
+        standing: The membership as its record has it. `unread` there are waiting messages not in
+            memory: taken over from other memberships, or too many.
         members: How many subscriptions there are, those on their way included.
         pending: Subscriptions that wait until the membership has joined, by the routes they share.
         holds_route: The last member has gone, its count in the routes is kept.
         is_joined: It is known from where on the router gives to it.
         is_open: Members are given messages that come; else they wait here.
         from_delivery: Deliveries of the gateway before this offset are not for it.
-        unread: Waiting messages not in memory: taken over from other memberships, or too many.
         uncertain: Dropped messages of the present gap: another member may have them.
         due_at: When that is to be written, by the loop's time.
     """
@@ -93,7 +95,9 @@ class ShareMembership(GroupMembership):
         changed: dict[ShareMembership, None],
         read: Callable[[ShareMembership], None],
     ) -> None:
-        super().__init__(group, context.me, self.new_id())
+        self.group = group
+        self.standing = GroupMembership(group, context.me, self.new_id())
+        self.standing.on_begin = self._begin
         self._context = context
         self._subscriptions = subscriptions
         self._delivered = delivered
@@ -127,19 +131,22 @@ class ShareMembership(GroupMembership):
     @property
     def wants_to_read(self) -> bool:
         """Whether there is something to read, and room for it."""
-        if self.unread and not self.reads_gap_first:
+        if self.standing.unread and not self.reads_gap_first:
             return len(self._queue) < READ_BELOW and self._queued_bytes < QUEUE_BYTES // 2
-        return bool(self.gaps)
+        return bool(self.standing.gaps)
 
     @property
     def reads_gap_first(self) -> bool:
         """Whether the next gap only tells which messages wait: those that do are read in order."""
-        return bool(self.gaps) and self.gaps[0].chosen is not None
+        return bool(self.standing.gaps) and self.standing.gaps[0].chosen is not None
 
     @property
     def keeps_messages(self) -> bool:
         """Tell whether messages put here are in the membership's record, from the next one on."""
-        return self.state in {MembershipState.LIVE, MembershipState.LEAVING} and not self.is_lost
+        return (
+            self.standing.state in {MembershipState.LIVE, MembershipState.LEAVING}
+            and not self.standing.is_lost
+        )
 
     # Missed messages. Implements `ingest.gateway.history.gaps.Absent`.
 
@@ -149,7 +156,7 @@ class ShareMembership(GroupMembership):
 
     @property
     def is_ended(self) -> bool:
-        return self.is_lost or self.state is not MembershipState.LIVE
+        return self.standing.is_lost or self.standing.state is not MembershipState.LIVE
 
     @property
     def subscriptions(self) -> dict[str, ClientSubscription[Any]]:
@@ -166,10 +173,11 @@ class ShareMembership(GroupMembership):
 
     def receive(self, partition: int, offset: int) -> bool:
         """Note that the router gave a message; False when it is not for this membership."""
-        if self.starts is not None and offset < at(self.starts, partition):
+        standing = self.standing
+        if standing.starts is not None and offset < at(standing.starts, partition):
             return False  # of the gap, which the first membership reads
-        if self.given is not None:
-            advance(self.given, partition, offset + 1)
+        if standing.given is not None:
+            advance(standing.given, partition, offset + 1)
         self._changed[self] = None
         return True
 
@@ -202,7 +210,7 @@ class ShareMembership(GroupMembership):
 
     def copy(self, message_topic: str, publisher: str, at: Position) -> Copy[Sender] | None:
         """Return the copy of the member that gets a message; None: it is to wait here."""
-        if not self.is_open or self._queue or self.unread:
+        if not self.is_open or self._queue or self.standing.unread:
             return None
         return self._subscriptions.shared_copy(
             *self.group, message_topic, publisher, *at, can_wait=True
@@ -217,11 +225,11 @@ class ShareMembership(GroupMembership):
             self._deliver_qos_0(message, now_ms)
             return
         limit = min(self._context.settings.max_queued_messages, MAX_WAITING)
-        if len(self._queue) + len(self._reading) + len(self.unread) >= limit:
+        if len(self._queue) + len(self._reading) + len(self.standing.unread) >= limit:
             self.drop(DropReason.QUEUE_FULL, message)
             return
-        if self.unread or self.reads_gap_first or not self._has_place:
-            self.unread.add(message.partition, message.offset)
+        if self.standing.unread or self.reads_gap_first or not self._has_place:
+            self.standing.unread.add(message.partition, message.offset)
         else:
             self._put(message)
         self._read(self)
@@ -270,7 +278,7 @@ class ShareMembership(GroupMembership):
 
     def begin_to_read(self) -> set[Position]:
         """Return positions to be read next; they stay in the membership's record."""
-        self._reading = self.unread.take_first(READ_AT_ONCE)
+        self._reading = self.standing.unread.take_first(READ_AT_ONCE)
         return set(self._reading)
 
     def was_read(self, messages: Iterable[OutboundMessage]) -> int:
@@ -283,14 +291,14 @@ class ShareMembership(GroupMembership):
 
     def was_not_read(self) -> None:
         """Note that the log did not answer."""
-        self.unread.update(self._reading)
+        self.standing.unread.update(self._reading)
         self._reading.clear()
 
     def keep_missed(self, message: OutboundMessage) -> None:
         """Take a message that the group has missed: the limits of an absent client apply."""
         if self.is_ended:
             return
-        settings, gap = self._context.settings, self.gaps[0]
+        settings, gap = self._context.settings, self.standing.gaps[0]
         if message.offset >= at(gap.end, message.partition):
             return  # others are read further
         if gap.chosen is not None:
@@ -316,10 +324,10 @@ class ShareMembership(GroupMembership):
         if is_given is None and message.qos == EXACTLY_ONCE:
             self.uncertain.add(partition, offset)
             self.drop(DropReason.UNREADABLE, message)
-        elif len(self.unread) >= MAX_WAITING:
+        elif len(self.standing.unread) >= MAX_WAITING:
             self.drop(DropReason.QUEUE_FULL, message)
         else:
-            self.unread.add(partition, offset)
+            self.standing.unread.add(partition, offset)
 
     def _keep_nobodys(self, message: OutboundMessage) -> None:
         settings, missed = self._context.settings, self._missed
@@ -339,9 +347,8 @@ class ShareMembership(GroupMembership):
         missed, self._missed, self._missed_bytes = self._missed, deque(), 0
         self.take_back(missed)
 
-    def begin(self, starts: list[int]) -> None:
-        """Count from here on: messages before belong to the gap."""
-        super().begin(starts)
+    def _begin(self, starts: list[int]) -> None:
+        """Let go of messages that belong to the gap."""
         queue, self._queue = self._queue, deque()
         self.take_back(one for one in queue if one.offset >= at(starts, one.partition))
 
@@ -401,9 +408,9 @@ class ShareMembership(GroupMembership):
         self._queued_bytes = 0
         self._missed.clear()
         self._missed_bytes = 0
-        self.unread.clear()
+        self.standing.unread.clear()
         self._reading.clear()
-        self.gaps.clear()
+        self.standing.gaps.clear()
         for sender in self._senders():
             sender.outbox.take_shared(is_ended=False, shared_filter=self.group.topic_filter)
 
@@ -411,7 +418,7 @@ class ShareMembership(GroupMembership):
 
     def snapshot(self) -> MembershipRecord:
         """Return the membership as it is now."""
-        if self.state is MembershipState.LIVE:
+        if self.standing.state is MembershipState.LIVE:
             self.move_given()
         next_delivery = self._delivered.next
         if self.from_delivery != NOT_KNOWN:
@@ -420,12 +427,12 @@ class ShareMembership(GroupMembership):
         now_ms, gone_at_ms = self._context.clock.now_ms(), self._delivered.gone_at_ms
         # Who settles it takes what was given out long before for read.
         at_ms = now_ms if gone_at_ms is None else gone_at_ms
-        return self.record(self._open(), next_delivery, delivered, at_ms)
+        return self.standing.record(self._open(), next_delivery, delivered, at_ms)
 
     @property
     def is_written(self) -> bool:
         """Tell whether the log may know of it."""
-        return self._number > 0
+        return self.standing.is_recorded
 
     def new_answer(self) -> asyncio.Future[Any]:
         """Return a future for the answer of the owner of the shard."""
@@ -443,14 +450,14 @@ class ShareMembership(GroupMembership):
         Only while the route is in force: then all messages before were given to some membership.
         """
         now = self._delivered.next_offsets()
-        self.given = latest(now, self.given)
+        self.standing.given = latest(now, self.standing.given)
 
     def _open(self) -> OpenWork:
         """Return messages that were given to this membership and are not dealt with.
 
         A message sent with QoS 2 is the client's, with any outcome. [MQTT5-4.8.2-5]
         """
-        work = self.unread.copy()
+        work = self.standing.unread.copy()
         work.update(self._reading)
         positions = [
             (one.partition, one.offset)

@@ -67,7 +67,7 @@ class ShareQuestions:
         for membership in self._memberships.values():
             membership.is_open = False
             # One that was never written cannot have been settled.
-            membership.asks = self._number if membership.is_written else 0
+            membership.standing.asks = self._number if membership.is_written else 0
         if not is_asking:
             self._start(self._ask_all())
         self.look()
@@ -75,14 +75,14 @@ class ShareQuestions:
     async def _ask_all(self) -> None:
         while self.is_asking:
             for membership in list(self._memberships.values()):
-                if membership.asks:
+                if membership.standing.asks:
                     self._saver.save(membership)
             await asyncio.sleep(ASK_AGAIN_SECONDS)
 
     def look(self) -> None:
         """Go on when all memberships that were asked for are kept."""
         if not self._log.is_asking or any(
-            membership.asks for membership in self._memberships.values()
+            membership.standing.asks for membership in self._memberships.values()
         ):
             return
         if not self._log.is_answer_good():
@@ -94,7 +94,7 @@ class ShareQuestions:
 
     def kept(self, membership: ShareMembership, number: int) -> None:
         """Take the answer for a membership."""
-        if membership.asks and membership.asks == number:
-            membership.asks = 0
+        if membership.standing.asks and membership.standing.asks == number:
+            membership.standing.asks = 0
             membership.touch()
             self.look()

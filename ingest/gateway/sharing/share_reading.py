@@ -62,14 +62,14 @@ class ShareReader:
         has_read_gap = False
         while membership.wants_to_read and not membership.is_ended:
             try:
-                if membership.unread and not membership.reads_gap_first:
+                if membership.standing.unread and not membership.reads_gap_first:
                     await self._read_unread(membership)
                 else:
-                    gap = membership.gaps[0]
+                    gap = membership.standing.gaps[0]
                     has_read_gap = True
                     await self._gaps.read(membership, gap.start, gap.end, gap.since_ms)
                     if not membership.is_ended:
-                        del membership.gaps[0]
+                        del membership.standing.gaps[0]
                         membership.end_missed()
                         _tell_uncertain(membership)
             except LogError as error:

@@ -66,7 +66,7 @@ class MembershipRunner:
 
     async def run(self, membership: ShareMembership) -> None:
         """Be a membership, from its first member to its last."""
-        work = belong(membership, self._context.clock.now_ms)
+        work = belong(membership.standing, self._context.clock.now_ms)
         result: Any = None
         while True:
             try:

@@ -122,7 +122,7 @@ class MembershipSaver:
 
     def _save_until_taken(self, membership: ShareMembership, urgent: _Urgent) -> None:
         def saved(error: LogError | None) -> None:
-            if error is not None and not membership.is_lost:
+            if error is not None and not membership.standing.is_lost:
                 self._loop.call_later(RETRY_SECONDS, self._save_until_taken, membership, urgent)
                 return
             assert urgent.left is not None

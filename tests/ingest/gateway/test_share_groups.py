@@ -702,9 +702,9 @@ def kept_answer(membership: ShareMembership) -> dict[str, Any]:
         "do": KEPT,
         "tenant": membership.group.tenant,
         "filter": membership.group.topic_filter,
-        "part": membership.membership_id,
-        "incarnation": membership.run.incarnation,
-        "asks": membership.asks,
+        "part": membership.standing.membership_id,
+        "incarnation": membership.standing.run.incarnation,
+        "asks": membership.standing.asks,
     }
 
 
@@ -1040,7 +1040,7 @@ async def test_what_does_not_fit_into_memory_stays_in_the_log(
         await harness.delivered()
         (membership,) = harness.gateway.share_groups._memberships.values()
         assert len(membership._queue) == 5
-        assert len(membership.unread) == 34
+        assert len(membership.standing.unread) == 34
         assert len(membership.snapshot().open) == 40
         sent += await publish(harness, 5, first=40)
         found = await collect(45, client)
@@ -1052,7 +1052,7 @@ async def test_what_does_not_fit_into_memory_stays_in_the_log(
         # It is back to memory alone.
         await publish(harness, 3, first=45)
         assert await collect(3, client)
-        assert not membership.unread
+        assert not membership.standing.unread
 
 
 async def test_bytes_that_wait_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
