@@ -63,7 +63,6 @@ class ClientConnection(asyncio.Protocol):
     unread; bytes that were read already wait in the decoder.
 
     Attributes:
-        write: Sends bytes at the end of this turn of the loop.
         peer: Address of the client, for people.
         is_writable: False while the socket has enough to send.
         is_closing: Nothing more is read or sent.
@@ -110,16 +109,12 @@ class ClientConnection(asyncio.Protocol):
         "slot",
         "tenant",
         "username",
-        "write",
     )
-
-    write: Callable[[bytes], None]
 
     def __init__(self, context: ConnectionContext, listener: ListenerInfo) -> None:
         settings = context.settings
         self._context = context
-        self._socket = socket = ClientSocket(context.loop, context.counters)
-        self.write = socket.write  # not through a method of this object: one for each message
+        self._socket = ClientSocket(context.loop, context.counters)
         self.peer = ""
         self.is_writable = True
         self.is_closing = False
@@ -289,6 +284,10 @@ class ClientConnection(asyncio.Protocol):
             self._turn_away(b"", f"no {self.admission.awaited} in time")
 
     # Packets
+
+    def write(self, data: bytes) -> None:
+        """Send bytes at the end of this turn of the loop."""
+        self._socket.write(data)
 
     def send(self, packet: Packet) -> None:
         """Send a packet, unless the connection is closing."""

@@ -72,11 +72,9 @@ class Sender:
 
     __slots__ = (
         "_aliases",
-        "_clock",
         "_connection",
         "_context",
         "_counters",
-        "_drops",
         "_has_shared",
         "_level",
         "_max_aliases",
@@ -112,9 +110,7 @@ class Sender:
         self._context = context
         self._counters = context.counters
         self._of_tenant = context.of_tenants.of(tenant)
-        self._drops = context.drops
         self._told = context.told
-        self._clock = context.clock
         self._connection: Client | None = None
         self._level = 0
         self._max_packet_bytes: int | None = None
@@ -272,7 +268,7 @@ class Sender:
             ready = self._messages.take_ready()
             if ready is None:
                 break
-            now_ms = now_ms or self._clock.now_ms()
+            now_ms = now_ms or self._context.clock.now_ms()
             outgoing = ready.message
             reason = self._too_late(outgoing.message, now_ms, dup=ready.dup)
             if reason is None:
@@ -345,7 +341,7 @@ class Sender:
         """
         if not self.has_room:
             return False
-        now_ms = self._clock.now_ms()
+        now_ms = self._context.clock.now_ms()
         if message.is_expired(now_ms):
             return True
         qos = min(message.qos, scan.qos)
@@ -433,7 +429,7 @@ class Sender:
     def _tell_acked(self, outgoing: OutgoingMessage) -> None:
         told = self._told
         if self.tenant in told.acked:
-            now_ms = self._clock.now_ms()
+            now_ms = self._context.clock.now_ms()
             told.add(ACKED, self.tenant, self.client_id, outgoing.message, outgoing.qos, now_ms)
 
     # How packets leave
@@ -567,7 +563,7 @@ class Sender:
             told.add(DELIVERED, self.tenant, self.client_id, message, qos, now_ms)
 
     def _drop(self, reason: DropReason, message: OutboundMessage, qos: int) -> None:
-        self._drops.add(reason, self.tenant, self.client_id, message.topic_name, qos)
+        self._context.drops.add(reason, self.tenant, self.client_id, message.topic_name, qos)
 
 
 def _write_if_open(connection: Client, data: bytes) -> None:
