@@ -187,7 +187,7 @@ class ShareMembership:
 
         Once it counts.
         """
-        return latest(self.starts or [], self._delivered.next_offsets())
+        return latest(self.standing.starts or [], self._delivered.next_offsets())
 
     def miss(self, routes: RoutesThen, ends: Sequence[int], since_ms: int) -> None:
         """Have messages read from `mqlake.inbound` whose deliveries are gone.
@@ -201,7 +201,7 @@ class ShareMembership:
         chosen = routes.chosen(self.group, self.run.gateway, self.known, ends, written_ms=0)
         gap = ShareGap(*chosen.narrowed(ends), since_ms, chosen)
         if not gap.is_empty:
-            self.gaps.append(gap)
+            self.standing.gaps.append(gap)
         self.touch()
 
     def touch(self) -> None:
