@@ -4,6 +4,11 @@ A message that would make one more is kept as it came; the neighbour's cursor st
 its window bounds what waits. Messages that fill gaps, and those of other streams, pass. Half of the
 gaps are there for whoever comes; of the rest a little each second, so that neighbours have the time
 to say that they fill none (`passing`): what they say comes behind what they have sent.
+
+When the messages that wait take half of a neighbour's window, its connection begins anew with a
+limit for their streams: it brings no number above the mark, and leaves those where they are. What
+is behind them in its log comes then, above all what fills gaps: so no two links wait for each
+other. With few gaps there is no limit any more.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from ingest.federation.sites.events import LINK_HELD, LINK_RESUMED
 from ingest.federation.sites.streams import MOST_GAPS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from ingest.federation.sites.connection import SiteConnection
     from ingest.federation.sites.events import LinkEvents
@@ -25,6 +30,9 @@ if TYPE_CHECKING:
     from ingest.protocol.packets import Publish
 
 _logger = logging.getLogger(__name__)
+
+RAISE_SECONDS: Final = 10.0
+"""How often a limit follows its stream's mark: each time the connection begins anew."""
 
 PARTS: Final = 20
 """Parts of the most gaps of a stream: one a second, beyond the first half."""
@@ -60,6 +68,11 @@ class Holding:
         """Gaps of streams at the last look, if they were many."""
         self._told: dict[int, tuple[StreamKey, str]] = {}
         """Neighbours that are held back, by which stream, and in words."""
+        self._limits: dict[int, dict[StreamKey, int]] = {}
+        """By neighbour, the last number of a stream that it may bring."""
+        self._knows_limits: set[int] = set()
+        self._begun_at: dict[int, float] = {}
+        """When limits were set for a neighbour."""
 
     def held(self, site: int) -> int:
         """Return how many messages of a neighbour wait."""
@@ -68,6 +81,14 @@ class Holding:
     def reason(self, site: int) -> str:
         """Return why a neighbour is held back; empty: it is not."""
         return self._told[site][1] if site in self._told else ""
+
+    def limits(self, site: int) -> dict[StreamKey, int]:
+        """Return the last numbers that a neighbour may bring of streams, for its connection."""
+        return dict(self._limits.get(site, {}))
+
+    def note(self, site: int, *, knows_limits: bool) -> None:
+        """Hear whether a neighbour keeps to limits."""
+        (self._knows_limits.add if knows_limits else self._knows_limits.discard)(site)
 
     def most(self, key: StreamKey, hops: int) -> int:
         """Return how many gaps a stream may have for now, with that of a message.
@@ -98,16 +119,22 @@ class Holding:
             if not held:
                 self._held.pop(waiting, None)
 
-    def look(self, streams: Streams) -> Iterable[StreamKey]:
+    def look(self, streams: Streams, now: float) -> tuple[set[StreamKey], set[int]]:
         """Hear that a second has passed: tell who is held back, and who is not any more.
 
+        Args:
+            streams: Of the site.
+            now: Of a clock in seconds.
+
         Returns:
-            Streams of which some may be taken now.
+            Streams of which some may be taken now, and neighbours whose connection is to begin
+            anew, as their limits are others.
         """
         few = self.most_gaps // 2
         self._seen = {key: len(one) for key, one in streams if len(one) > few}
         for site, (key, _) in list(self._told.items()):
-            if not self.held(site) and self._seen.get(key, 0) <= few:
+            is_free = not (self.held(site) or self._limits.get(site))
+            if is_free and self._seen.get(key, 0) <= few:
                 del self._told[site]
                 self._events.add(LINK_RESUMED, site)
         for (site, key), held in self._held.items():
@@ -121,12 +148,41 @@ class Holding:
                 self._events.add(LINK_HELD, site, reason)
                 fields = {"site": site, "reason": reason}
                 _logger.warning("a link is held back", extra={"fields": fields})
-        return {key for _, key in self._held}
+        return {key for _, key in self._held}, self._change_limits(streams, now)
+
+    def _change_limits(self, streams: Streams, now: float) -> set[int]:
+        changed: set[int] = set()
+        few = self.most_gaps // 2
+        for site, limits in list(self._limits.items()):
+            marks = {key: _mark(streams, key) for key in limits if self._seen.get(key, 0) > few}
+            may_rise = now - self._begun_at[site] >= RAISE_SECONDS
+            if marks.keys() != limits.keys() or (may_rise and marks != limits):
+                self._limits[site], self._begun_at[site] = marks, now
+                changed.add(site)
+            if not marks:
+                del self._limits[site]
+        for site in self._told:
+            if self._may_limit(site):
+                limits = self._limits.setdefault(site, {})
+                limits.update({key: _mark(streams, key) for one, key in self._held if one == site})
+                self._begun_at[site] = now
+                changed.add(site)
+        return changed
+
+    def _may_limit(self, site: int) -> bool:
+        """Tell whether messages that wait are what a neighbour's window is full of."""
+        return site in self._knows_limits and 2 * self.held(site) >= self._most_held
 
     def close(self, site: int) -> None:
         """Hear that a connection has ended: its messages come again."""
         self._held = {one: held for one, held in self._held.items() if one[0] != site}
-        self._told.pop(site, None)
+        if site not in self._limits:
+            self._told.pop(site, None)
+
+
+def _mark(streams: Streams, key: StreamKey) -> int:
+    stream = streams.get(key)
+    return 0 if stream is None else stream.mark
 
 
 def _hops(held: deque[HeldMessage]) -> int:

@@ -16,6 +16,7 @@ from ingest.federation.sites.events import LINK_DOWN, LINK_UP, RECORDS_GONE
 from ingest.federation.sites.group_names import way_name
 from ingest.federation.sites.outlet import Outlet, OutletCounters, SiteLog
 from ingest.federation.sites.pace import SendingPace, size_of
+from ingest.federation.sites.passing import EVERYTHING
 from mqlake.errors import LogError, OffsetGone
 from mqlake.matching import TopicFilterTrie
 from mqlake.records import INBOUND, delivery_topic
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from ingest.federation.settings import FederationSettings, NeighborSettings
     from ingest.federation.sites.connection import SiteConnection
     from ingest.federation.sites.events import LinkEvents
+    from ingest.federation.sites.streams import StreamKey
     from ingest.federation.sites.words import DeliveryWays
     from ingest.protocol.packets import Publish
     from mqlake.clock import Clock
@@ -142,13 +144,17 @@ class SiteLink:
         return sum(max(end - cursor.get(p, end), 0) for p, end in self.ends.items())
 
     def has_all(self, ends: Mapping[int, int]) -> bool:
-        """Tell whether it has all that it is to get of the log, up to these offsets."""
-        cursor = self.position.cursor
+        """Tell whether it has all that it takes for now of the log, up to these offsets."""
+        cursor = self.position.cursor if self._outlet is None else self._outlet.ahead
         return (
             self.is_up
             and not self.position.is_new
             and all(cursor.get(partition, -1) >= end for partition, end in ends.items())
         )
+
+    def limit(self, key: StreamKey) -> int:
+        """Return the last number of a stream that it takes of this site for now."""
+        return EVERYTHING if self._outlet is None else self._outlet.limits.get(key, EVERYTHING)
 
     def take_rates(self, neighbour: NeighborSettings) -> bool:
         """Go by new settings if nothing but rates is new in them; else return False."""
@@ -189,8 +195,13 @@ class SiteLink:
         self.detached.clear()
         return True
 
-    def begin(self, connection: SiteConnection) -> None:
-        """Give the neighbour messages that are wanted behind it, from its position on."""
+    def begin(self, connection: SiteConnection, limits: Mapping[StreamKey, int]) -> None:
+        """Give the neighbour messages that are wanted behind it, from its position on.
+
+        Args:
+            connection: It has said hello on that.
+            limits: The last numbers that it takes of streams.
+        """
         if self._outlet is not None:
             return
         outlet = self._outlet = Outlet(
@@ -199,6 +210,7 @@ class SiteLink:
             self.position,
             window=connection.window,
             counters=self.counters,
+            limits=limits,
         )
         self.reason = ""
         self._is_paused = False

@@ -9,7 +9,7 @@ Messages that came from the neighbour, or began there, do not go back to it.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial as bind
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
@@ -27,6 +27,7 @@ from ingest.federation.sites.log_messages import (
     to_publish,
 )
 from ingest.federation.sites.pace import SendingPace, size_of
+from ingest.federation.sites.passing import EVERYTHING
 from ingest.federation.sites.retained import Stamps
 from ingest.federation.sites.streams import StreamKey
 from ingest.protocol.packets import Publish
@@ -43,6 +44,7 @@ RETAINED: Final = -1
 """In the place of a partition: retained before the link was new, no cursor waits for it."""
 HANDED: Final = -2
 """Sequence of a message that the router has given to this neighbour for a share group."""
+NO_LIMITS: Final[Mapping[StreamKey, int]] = {}
 NOBODY: Final = -1
 """In the place of an origin: it is sent whole on any path."""
 
@@ -109,6 +111,11 @@ class Outlet:
         position: How far it is; moves as it acknowledges.
         window: Messages that may be unacknowledged.
         counters: Counted on over connections.
+        limits: The last number of a stream that the neighbour takes on this connection: the cursor
+            stays before higher ones, and what is behind them is sent.
+
+    Attributes:
+        ahead: Per partition the first offset that the neighbour may not have of those it takes.
     """
 
     def __init__(
@@ -119,7 +126,12 @@ class Outlet:
         *,
         window: int,
         counters: OutletCounters,
+        limits: Mapping[StreamKey, int] = NO_LIMITS,
     ) -> None:
+        self.limits = limits
+        self.ahead = dict(position.cursor)
+        self._left_at: dict[int, int] = {}
+        """Per partition the first offset of a message above a limit."""
         self._log = log
         self._neighbour = neighbour
         self._position = position
@@ -197,8 +209,10 @@ class Outlet:
                 sent = _Sent(end, clock)
                 way.append(sent)
                 self._queue.append(_Waiting(found[0], sent, partition, found[1]))
-            elif way:
+            elif way and not way[-1].end <= self._left_at.get(partition, -1) < end:
                 way[-1].end, way[-1].clock = end, clock
+            elif way:
+                way.append(_Sent(end, clock, is_settled=True))
             else:
                 self._settle(partition, end, clock)
 
@@ -300,6 +314,9 @@ class Outlet:
         if partition == HANDED:
             self._position.handed = end
             return
+        self.ahead[partition] = end
+        if end > self._left_at.get(partition, end):
+            return
         self._position.cursor[partition] = end
         if clock:
             self._position.clock[partition] = clock
@@ -326,7 +343,12 @@ class Outlet:
         if self._neighbour not in wanted_by:
             return None
         publish = self._publish(carried, record, now_ms)
-        return None if publish is None else (publish, message.key.origin)
+        if publish is None:
+            return None
+        if self.limits and message.sequence > self.limits.get(stream_of(message), EVERYTHING):
+            self._left_at.setdefault(record.partition, record.offset)
+            return None
+        return publish, message.key.origin
 
     def _handed_of(
         self, record: LogRecord, now_ms: int

@@ -329,7 +329,7 @@ class SiteService:
             connection.close("another connection of this neighbour stays")
             return
         self._forget(link.site)  # another one that this takes the place of
-        self.spreading.open(link, connection)
+        self.spreading.open(link, connection, self.taking.holding.limits(link.site))
         self.finding.step(WayUp(link.site), self._clock.monotonic())
         self._say_map()
 
@@ -423,7 +423,8 @@ class SiteService:
             raise InvalidWord(f"hello of site {word.site}, expected {link.site}")
         else:
             self.spreading.complete(link, word)
-            link.begin(connection)
+            self.taking.holding.note(link.site, knows_limits=word.limits is not None)
+            link.begin(connection, word.limits or {})
 
     def _link_of(self, connection: SiteConnection) -> SiteLink | None:
         return None if connection.site is None else self.links.get(connection.site)

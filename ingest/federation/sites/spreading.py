@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ingest.federation.settings import FederationSettings
     from ingest.federation.sites.connection import SiteConnection
     from ingest.federation.sites.link import SiteLink
+    from ingest.federation.sites.streams import StreamKey
     from mqlake.clock import Clock
     from mqlake.errors import LogError
     from mqlake.log.contract import LogAccess, LogReader
@@ -164,12 +165,14 @@ class Spreading:
         self.wanted.forget(site)
         self._change()
 
-    def open(self, link: SiteLink, connection: SiteConnection) -> None:
-        """Say all interest, and then the filters that the neighbour may bring."""
+    def open(
+        self, link: SiteLink, connection: SiteConnection, limits: dict[StreamKey, int]
+    ) -> None:
+        """Say all interest, and then the filters that the neighbour may bring, and limits."""
         self.interest.open(link.site)
         self._reach.open(link.site)
         self._tell(link.site, connection)
-        hello = encode_hello(Hello(self._site, tuple(link.allows), shares=True))
+        hello = encode_hello(Hello(self._site, tuple(link.allows), shares=True, limits=limits))
         connection.publish([Publish(self._topic, hello)])
         self.sent += 1
 

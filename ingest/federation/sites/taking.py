@@ -154,11 +154,18 @@ class Taking:
 
         has_all = {site: link.has_all for site, link in self._links.items()}
         for site, numbers in self._passing.answers(self.inlet, last, ends, has_all).items():
-            self._say(site, encode_passed(Passed(numbers)))
+            limit = self._links[site].limit
+            found = {one: min(number, limit(one.key)) for one, number in numbers.items()}
+            self._say(site, encode_passed(Passed(found)))
         for site, questions in self._passing.settle(self.inlet, has_all).items():
             self._say(site, encode_asked(Asked(tuple(questions))))
-        for key in self.holding.look(self.inlet.streams):
+        keys, anew = self.holding.look(self.inlet.streams, self._clock.monotonic())
+        for key in keys:
             self.holding.resume(key, self._take)
+        for site in anew:
+            link = self._links.get(site)
+            if link is not None and link.connection is not None:
+                link.connection.close("it begins anew, with other limits for what makes gaps")
 
     def _take(self, one: HeldMessage) -> bool:
         """Take a message unless it has to wait for gaps to be filled."""

@@ -36,6 +36,9 @@ class Hello(NamedTuple):
     """Filters of the federation that the other side may bring."""
     shares: bool = False
     """It takes messages for share groups."""
+    limits: dict[StreamKey, int] | None = None
+    """The last number of a stream that the other side may bring on this connection: higher ones
+    wait where they are. None: it knows nothing of limits."""
 
 
 class DeliveryWays(NamedTuple):
@@ -90,7 +93,10 @@ def encode_ways(ways: DeliveryWays) -> bytes:
 
 def encode_hello(hello: Hello) -> bytes:
     """Return the payload of a hello."""
-    return _encode({"from": hello.site, "allows": hello.allows, "shares": hello.shares})
+    members = {"from": hello.site, "allows": hello.allows, "shares": hello.shares}
+    if hello.limits is not None:
+        members["limits"] = [(number, *key) for key, number in hello.limits.items()]
+    return _encode(members)
 
 
 def encode_news(news: News) -> Iterator[bytes]:
@@ -133,7 +139,10 @@ def decode(payload: bytes) -> Word:
             raise InvalidWord(f"hello from {site!r} that allows {type(allows).__name__}")
         for one in allows:
             validate_topic_filter(one)
-        return Hello(site, tuple(allows), found.get("shares") is True)
+        limits = None
+        if "limits" in found:
+            limits = {StreamKey(*key): number for number, *key in _numbers(found["limits"])}
+        return Hello(site, tuple(allows), found.get("shares") is True, limits)
     except (
         ValueError,
         TypeError,

@@ -239,12 +239,60 @@ def test_the_second_half_of_the_gaps_is_given_little_by_little() -> None:
         streams.add(key, number - 1, number)
     assert len(streams.get(key) or ()) == 55
     assert holding.most(key, 0) == 55
-    holding.look(streams)
+    holding.look(streams, 0.0)
     assert (holding.most(key, 0), holding.most(key, 1)) == (60, 110)
     for number in range(200, 400, 2):
         streams.add(key, number - 1, number)
-    holding.look(streams)
+    holding.look(streams, 0.0)
     assert (holding.most(key, 0), holding.most(key, 1)) == (100, 165)
+
+
+class Told:
+    """Takes what is told of links."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def add(self, event: str, _site: int, _reason: str | None = None) -> None:
+        self.events.append(event)
+
+
+def with_gaps(count: int, last: int) -> Streams:
+    streams = Streams()
+    streams.add(StreamKey(1, 1, 0), last - 1, last)
+    for number in range(2, 2 * count, 2):
+        streams.add(StreamKey(1, 1, 0), number - 1, number)
+    return streams
+
+
+def test_what_fills_half_of_a_window_is_left_where_it_is_until_there_are_few_gaps() -> None:
+    told, key, other = Told(), StreamKey(1, 1, 0), StreamKey(1, 1, 1)
+    holding = Holding(4, cast("Any", told))
+    holding.most_gaps = MOST_GAPS
+    holding.hold(key, a_message(5, 200, []))
+    many = with_gaps(MOST_GAPS, 100)
+    assert holding.look(many, 0.0) == ({key}, set())
+    assert holding.look(many, 1.0) == ({key}, set())  # half of the window is free
+    holding.hold(other, a_message(5, 7, []))
+    assert holding.look(many, 2.0) == ({key, other}, set())  # it knows nothing of limits
+    holding.note(5, knows_limits=True)
+    assert holding.look(many, 3.0) == ({key, other}, {5})
+    assert holding.limits(5) == {key: 100, other: 0}
+    holding.close(5)  # the connection begins anew
+    assert holding.reason(5)
+    later = with_gaps(MOST_GAPS, 300)
+    assert holding.look(later, 4.0) == (set(), {5})  # of the other stream nothing is missing
+    assert holding.limits(5) == {key: 300}
+    later.add(key, 399, 400)
+    assert holding.look(later, 5.0) == (set(), set())
+    assert holding.look(later, 14.0) == (set(), {5})
+    assert holding.limits(5) == {key: 400}
+    assert holding.look(with_gaps(MOST_GAPS // 2, 500), 15.0) == (set(), {5})
+    assert holding.limits(5) == {}
+    assert told.events == ["federation.link_held"]
+    holding.look(Streams(), 16.0)
+    assert told.events == ["federation.link_held", "federation.link_resumed"]
+    assert not holding.reason(5)
 
 
 Patch = Callable[[pytest.MonkeyPatch], None]

@@ -1,5 +1,6 @@
 """What a neighbour gets of a log, and how far its cursor is."""
 
+from collections.abc import Mapping
 from random import Random
 from typing import Any
 
@@ -13,7 +14,7 @@ from ingest.federation.prefixes import Prefixes
 from ingest.federation.sites.inlet import Inlet
 from ingest.federation.sites.interest import NeighbourInterest
 from ingest.federation.sites.log_messages import of_offer, of_publish
-from ingest.federation.sites.outlet import Outlet, OutletCounters, SiteLog
+from ingest.federation.sites.outlet import NO_LIMITS, Outlet, OutletCounters, SiteLog
 from ingest.federation.sites.streams import StreamKey, Streams
 from ingest.protocol.packets import Publish
 from mqlake.federation_records import LinkPosition
@@ -67,6 +68,7 @@ def outlet(
     *,
     window: int = 100,
     counters: OutletCounters | None = None,
+    limits: Mapping[StreamKey, int] = NO_LIMITS,
 ) -> Outlet:
     return Outlet(
         LOG,
@@ -74,6 +76,7 @@ def outlet(
         position or LinkPosition({0: 0}),
         window=window,
         counters=counters or OutletCounters(),
+        limits=limits,
     )
 
 
@@ -281,3 +284,40 @@ def test_what_the_router_repeats_for_a_group_goes_once() -> None:
     assert position.handed == 3, "repeated and other records need no acknowledgement"
     outlet.acknowledge(sent[2].packet_id)
     assert position.handed == 4
+
+
+def stream_record(offset: int, partition: int, number: int) -> LogRecord:
+    """Return a record of a message of another site's partition."""
+    found = record(offset)
+    message = Federated(ChainKey(THIRD, 1, "f/x"), number, number - 1, 0, 0, b"", 1, retain=False)
+    message.partition = partition
+    return found._replace(headers=[*found.headers, to_header(message, THIRD)])
+
+
+def test_above_a_limit_messages_stay_and_the_cursor_before_them() -> None:
+    position = LinkPosition({0: 0})
+    made = outlet(position, limits={StreamKey(THIRD, 1, 0): 5})
+    records = [
+        stream_record(0, 0, 5),
+        stream_record(1, 1, 50),
+        record(2, "private"),
+        stream_record(3, 0, 6),  # above it
+        stream_record(4, 1, 51),
+        record(5, "private"),
+        stream_record(6, 0, 4),  # and one that is not
+    ]
+    publishes = sent(made, *records)
+    assert [of_publish(one, prefix="federator").message.sequence for one in publishes] == [
+        5,
+        50,
+        51,
+        4,
+    ]
+    for publish in publishes[:2]:
+        made.acknowledge(publish.packet_id)
+    assert (position.cursor, made.ahead) == ({0: 3}, {0: 4})
+    for publish in publishes[2:]:
+        made.acknowledge(publish.packet_id)
+    assert (position.cursor, made.ahead) == ({0: 3}, {0: 7})
+    again = sent(outlet(position), *records[3:])
+    assert [of_publish(one, prefix="federator").message.sequence for one in again] == [6, 51, 4]

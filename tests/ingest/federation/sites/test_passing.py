@@ -196,7 +196,7 @@ class Federation:
             self.say(number, other, ("passed", numbers))
         for other, keys in site.passing.settle(site.inlet, near).items():
             self.say(number, other, ("asked", keys))
-        site.holding.look(site.inlet.streams)
+        site.holding.look(site.inlet.streams, 0.0)
 
     def say(self, number: int, other: int, word: Any) -> None:
         if self.links[number, other].is_up:

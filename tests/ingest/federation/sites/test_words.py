@@ -27,6 +27,12 @@ def test_a_hello_comes_back() -> None:
     assert decode(encode_hello(hello)) == hello
 
 
+def test_a_hello_with_limits_comes_back() -> None:
+    hello = Hello(7, (), limits={StreamKey(1, 17, 0): 500, StreamKey(2, 1, 3): 0})
+    assert decode(encode_hello(hello)) == hello
+    assert decode(encode_hello(Hello(7, (), limits={}))) == Hello(7, (), limits={})
+
+
 def test_interest_comes_back_site_by_site() -> None:
     news: News = {
         3: InterestEntry(17, (2, 3), ("f/#", "g/+"), 1),
