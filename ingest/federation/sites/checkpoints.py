@@ -95,6 +95,8 @@ class SiteCheckpoints:
         self._written = b""
         self._written_at = NOWHERE
         """Offset of the last checkpoint: no other process writes behind it."""
+        self._unknown = 0
+        """Checkpoints after that which the log may have or not: their reports did not come."""
 
     def begin(self, epoch: int, ends: Mapping[int, int]) -> None:
         """Go on from where the run before was."""
@@ -134,10 +136,12 @@ class SiteCheckpoints:
         value = encode_checkpoint(self._checkpoint())
         if self._retaining.save() or value != self._written:
             headers = [(RUN, b"%d" % self._run)]
+            self._unknown += 1
             _, offset = await self._log.writer.append_durably(FEDERATION, KEY, value, headers)
             before, self._written, self._written_at = self._written_at, value, offset
             if before not in (NOWHERE, offset - 1):
                 await self._yield_to_newer(before + 1, offset)
+            self._unknown = 0
 
     async def _end_offsets(self) -> Mapping[int, int]:
         reader = self._log.open_reader()
@@ -171,7 +175,8 @@ class SiteCheckpoints:
             runs.extend(int(dict(one.headers).get(RUN, b"0")) for one in records)
 
         await self._log.ranges.read_range(FEDERATION, {0: (first, end)}, take)
-        if any(run >= self._run for run in runs):
+        own = runs.count(self._run)
+        if own >= self._unknown or any(run > self._run for run in runs):
             raise OperationalError(
                 f"another federator of site {self._site} writes to this log: there must be one"
             )
