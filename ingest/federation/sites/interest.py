@@ -8,7 +8,9 @@ nothing.
 
     site 3 wants f/#     site 2 hears  3: [3] f/#        site 1 hears  3: [2, 3] f/#
 
-Interest that was heard stays while a link is down: the neighbour gets all of it when it is back.
+Interest that was heard stays while a link is down: the neighbour gets all of it when it is back. Of
+a neighbour that was never there others are told that it is behind this site: messages may come from
+it by this way, and nobody may take them for what never comes (`passing`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -70,7 +72,12 @@ class Interest:
         self._told: dict[int, dict[int, InterestEntry]] = {}
         self._repeated: dict[int, set[int]] = {}
         self._up: set[int] = set()
+        self._linked: set[int] = set()
         self._found: dict[str, Ways] | None = None
+
+    def link(self, neighbour: int) -> None:
+        """Hear that a site is a neighbour, there or not."""
+        self._linked.add(neighbour)
 
     def want(self, filters: Iterable[str], now_ms: int) -> bool:
         """Hear the filters of this site's subscribers; return whether they are new."""
@@ -127,13 +134,14 @@ class Interest:
         for known in (self._heard, self._told, self._repeated):
             known.pop(neighbour, None)
         self._up.discard(neighbour)
+        self._linked.discard(neighbour)
         self._found = None
 
     def news_for(self, neighbour: int) -> News:
         """Return the news for a neighbour, and count them as sent."""
         told = self._told.setdefault(neighbour, {})
         news: News = {}
-        for site in {*told, *self._sites()}:
+        for site in {*told, *self._sites(), *self._linked}:
             best = self._best(site, neighbour)
             if best != told.get(site):
                 news[site] = best
@@ -219,8 +227,9 @@ class Interest:
         )
 
     def _newest(self, site: int) -> InterestEntry:
-        """Return the last entry of a site, from any neighbour."""
-        return max(heard[site] for heard in self._heard.values() if site in heard)
+        """Return the last entry of a site, from any neighbour; of one never heard an empty one."""
+        found = (heard[site] for heard in self._heard.values() if site in heard)
+        return max(found, default=InterestEntry(0, (site,), ()))
 
     def _best(self, site: int, listener: int) -> InterestEntry | None:
         """Return the entry of a site for a neighbour: the nearest way that it is not on."""
@@ -233,10 +242,13 @@ class Interest:
             for neighbour, heard in self._heard.items()
             if neighbour != listener and site in heard and listener not in heard[site].path
         ]
+        if site in self._linked and site != listener and not self.knows(site):
+            ways.append((1, 1, site))
         if not ways:
             return None
         away, _, neighbour = min(ways)
-        path = (self._site, *self._heard[neighbour][site].path)
+        entry = self._heard.get(neighbour, {}).get(site)
+        path = (self._site, *((site,) if entry is None else entry.path))
         return self._newest(site)._replace(path=path, away=away)
 
     # State for a new run, and the wire.

@@ -155,6 +155,7 @@ class Spreading:
 
     def add(self, link: SiteLink) -> None:
         """Hear of a neighbour."""
+        self.interest.link(link.site)
         self.wanted.permit(link.site, link.allowed)
         if self.interest.knows(link.site):
             self.wanted.want(link.site, self.interest.behind(link.site))

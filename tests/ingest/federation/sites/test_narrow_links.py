@@ -108,6 +108,35 @@ async def test_links_that_close_each_others_gaps_go_on(sites: list[Site]) -> Non
     await come_together(sites)
 
 
+async def test_who_has_a_link_that_was_never_up_may_still_bring_something(
+    sites: list[Site],
+) -> None:
+    """Of an origin that came later, a site between has not heard yet; what it is to bring waits."""
+    a, b, x, y, c = sites
+    for site in (a, x, c):
+        await site.start()
+    await until(lambda: is_up(x, a) and is_up(c, x))
+    for site in (a, x):
+        await site.kill()
+    for site in (b, y):
+        await site.start()
+    sent = await publish(b, MOST_GAPS // 2)
+    await until(lambda: c.have([one for one in sent if b"telemetry" in one]))
+    before = asked(c)
+    await until(lambda: asked(c) > before + 10)  # it lacks the rest, and asks in vain
+    for site in (x, a):
+        await site.start()
+    await until(lambda: is_whole(c, sent))
+
+
+def is_up(site: Site, other: Site) -> bool:
+    return site.service is not None and site.service.links[other.number].is_up
+
+
+def asked(site: Site) -> int:
+    return 0 if site.service is None else site.service.taking.sent
+
+
 class Sides:
     """The site behind, and the links of the two between, with their logs as they are given.
 
