@@ -35,6 +35,10 @@ class Reports:
         else:
             self.park(report)
 
+    @property
+    def has_parked(self) -> bool:
+        return bool(self._parked)
+
     def look(self) -> None:
         """Find out whether reports from now on are to be parked."""
         self.is_parking = bool(self._parked) or not self._count()

@@ -200,11 +200,12 @@ class Receiver:
     ) -> None:
         """Answer a QoS 1 or 2 message: the log has it, or could not take it.
 
-        While others may have the session the answer waits. The next message under its packet
-        identifier is looked for behind it only. [MQTT5-4.3.2-4] [MQTT5-4.3.3-8] [MQTT311-4.3.2-2]
+        While others may have the session the answer waits; that the log does not take anything is
+        told at once. The next message under its packet identifier is looked for behind it only.
+        [MQTT5-4.3.2-4] [MQTT5-4.3.3-8] [MQTT311-4.3.2-2]
         """
         answers = self._context.answers
-        if answers.is_parking:
+        if answers.is_parking and (error is None or answers.has_parked):
             answers.park(partial(self._stored, packet_id, qos, partition, offset, error))
         else:
             self._stored(packet_id, qos, partition, offset, error)

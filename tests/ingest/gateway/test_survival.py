@@ -28,7 +28,11 @@ from ingest.protocol.packets import (
     Will,
 )
 from ingest.protocol.properties import Properties
-from ingest.protocol.reason_codes import DisconnectReasonCode, PubrecReasonCode
+from ingest.protocol.reason_codes import (
+    DisconnectReasonCode,
+    PubackReasonCode,
+    PubrecReasonCode,
+)
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError, OperationalError
 from mqlake.log.memory import MemoryLog
@@ -936,3 +940,17 @@ async def test_a_publisher_has_no_answer_while_others_may_have_its_session(
                 assert (await client.expect(Puback)).packet_id == packet_id
             else:
                 assert (await client.expect(Pubrec)).packet_id == packet_id
+
+
+async def test_a_publisher_hears_at_once_that_the_log_does_not_take_its_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A log that is away for longer than the lease is not to be waited for."""
+    clock = ManualClock()
+    async with running_gateway(clock=clock) as harness:
+        client = await Client.connect(harness.port, "alice")
+        monkeypatch.setattr(harness.gateway.sessions, "confirm", lambda _: None)
+        clock.advance(2 * LEASE_SECONDS)
+        harness.log.fail_next(LogError("away", definite=True), log_topic=INBOUND)
+        client.send(Publish("a", b"1", 1, packet_id=1))
+        assert (await client.expect(Puback)).reason_code is PubackReasonCode.QUOTA_EXCEEDED
