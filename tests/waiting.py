@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-DEADLINE_SECONDS: Final = 120.0
+DEADLINE_SECONDS = 120.0
 """Never reached where things go well; a busy machine can be slow."""
 _SOON: Final = 100
 """Looks without a rest: most of what tests wait for takes a few turns of the event loop."""
@@ -17,18 +17,19 @@ _TURNS_PER_SECOND: Final = 100_000
 _MOST_REST_SECONDS: Final = 0.02
 
 
-async def until(condition: Callable[..., object], seconds: float = DEADLINE_SECONDS) -> None:
+async def until(condition: Callable[..., object], seconds: float | None = None) -> None:
     """Wait until a condition holds.
 
     Args:
         condition: A function, or a coroutine function that asks. A look that takes long is followed
             by a rest of three times its time: others need the processors.
+        seconds: None: `DEADLINE_SECONDS`.
 
     Raises:
         TimeoutError: It does not within the time.
     """
     turn = 0
-    async with asyncio.timeout(seconds):
+    async with asyncio.timeout(DEADLINE_SECONDS if seconds is None else seconds):
         while True:
             begun = time.monotonic()
             found = condition()

@@ -14,7 +14,7 @@ from ingest.federation.sites.link import SiteLink
 from ingest.federation.sites.log_messages import Carried
 from ingest.federation.sites.streams import StreamKey, Streams
 from ingest.protocol.packets import Publish
-from tests.ingest.federation.sites import harness
+from tests import waiting
 from tests.ingest.federation.sites.harness import Site, are_linked, until
 
 if TYPE_CHECKING:
@@ -338,6 +338,6 @@ async def test_a_planted_defect_is_found(
     defect: Patch, ring: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     defect(monkeypatch)
-    monkeypatch.setattr(harness, "DEADLINE_SECONDS", 2.0)
+    monkeypatch.setattr(waiting, "DEADLINE_SECONDS", 2.0)
     with pytest.raises(TimeoutError):
         await bring_on_a_path_that_was_away(ring)

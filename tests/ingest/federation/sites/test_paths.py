@@ -11,7 +11,7 @@ from ingest.federation.sites.outlet import Outlet
 from ingest.federation.sites.taking import Taking
 from ingest.federation.sites.words import DeliveryWays
 from mqlake.records import INBOUND
-from tests.ingest.federation.sites import harness
+from tests import waiting
 from tests.ingest.federation.sites.harness import Site, are_linked, until
 
 pytestmark = pytest.mark.anyio
@@ -186,7 +186,7 @@ DEFECTS: tuple[Patch, ...] = (
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda one: one.__name__)
 async def test_a_planted_defect_is_found(defect: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     defect(monkeypatch)
-    monkeypatch.setattr(harness, "DEADLINE_SECONDS", 3.0)
+    monkeypatch.setattr(waiting, "DEADLINE_SECONDS", 3.0)
     with pytest.raises(TimeoutError):
         await bring_on_one_path_only()
 
