@@ -85,7 +85,8 @@ class Stage:
         self._definition = definition
         self._always = frozenset(needs)
         self._runner: asyncio.Runner | None = None
-        self._target: local.LocalTarget | None = None
+        self.target: local.LocalTarget | None = None
+        """What the next run gets, if its machines meet its needs."""
         self._needs: set[str] = set()
         self._count = 0
         self.usage: dict[str, int] = {}
@@ -104,25 +105,25 @@ class Stage:
         # A clock of its own costs all processes; a network of packets only passes them on.
         if not is_kept or not wanted <= self._needs <= wanted | {PACKETS}:
             self.close()
-        if self._runner is None or self._target is None:
+        if self._runner is None or self.target is None:
             self._needs = wanted
             self._runner = asyncio.Runner()
             rng = random.Random(seed)  # noqa: S311 - repeatable, not secret
-            self._target = local.LocalTarget(self._definition, needs=wanted, rng=rng)
+            self.target = local.LocalTarget(self._definition, needs=wanted, rng=rng)
             try:
-                self._runner.run(self._target.start())
+                self._runner.run(self.target.start())
             except TargetError as exc:
                 self.close()
                 with path.open("w", encoding="utf-8") as stream:
                     Writer(stream, header, time.monotonic)
                 return [f"not started: {exc}"]
-        self._target.connect(through_proxy=PROXY in needs)
+        self.target.connect(through_proxy=PROXY in needs)
         if is_kept:
             self._count += 1
             plan = apart(plan, f"run-{self._count}")
-        problems = self._runner.run(_execute(plan, self._target, header, path, seed, driver))
+        problems = self._runner.run(_execute(plan, self.target, header, path, seed, driver))
         try:
-            self.usage = self._runner.run(self._target.usage())
+            self.usage = self._runner.run(self.target.usage())
         except TargetError as exc:
             self.usage = {}
             problems.append(str(exc))
@@ -132,15 +133,15 @@ class Stage:
 
     def audit(self) -> dict[str, Any] | None:
         """Let the target be audited; None if it has no audit of its own, or runs no more."""
-        if self._runner is None or self._target is None or not self._definition.system.audit:
+        if self._runner is None or self.target is None or not self._definition.system.audit:
             return None
-        holds, text = self._runner.run(self._target.audit())
+        holds, text = self._runner.run(self.target.audit())
         return {"holds": holds, "text": text}
 
     def close(self) -> None:
         """Stop the target."""
-        runner, target = self._runner, self._target
-        self._runner = self._target = None
+        runner, target = self._runner, self.target
+        self._runner = self.target = None
         if runner is not None:
             with runner:
                 if target is not None:

@@ -94,12 +94,12 @@ class BalancerHistory:
     async def run(self) -> None:
         """Make it again and again, until cancelled."""
         while True:
-            pause = self._due_seconds()
+            pause = self.due_seconds()
             if pause <= 0:
                 pause = await self.make()
             await asyncio.sleep(pause)
 
-    def _due_seconds(self) -> float:
+    def due_seconds(self) -> float:
         """Return in how many seconds the file is old; also one that another process has written."""
         try:
             written_at = self._file.stat().st_mtime

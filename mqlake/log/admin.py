@@ -82,7 +82,7 @@ def ensure_log_topics(
         LogError: The log does not answer in time, refuses, has too few brokers, or takes smaller
             batches than are sent.
     """
-    admin = _Admin(bootstrap_servers, timeout_seconds)
+    admin = AdminRequests(bootstrap_servers, timeout_seconds)
     existing = admin.partitions(INBOUND)
     if not existing:
         admin.check_brokers(durability)
@@ -118,7 +118,7 @@ def check_durability(
     Raises:
         LogError: It does not, or does not answer in time.
     """
-    _Admin(bootstrap_servers, timeout_seconds).check_keeping(ACKNOWLEDGED_LOG_TOPICS, wanted)
+    AdminRequests(bootstrap_servers, timeout_seconds).check_keeping(ACKNOWLEDGED_LOG_TOPICS, wanted)
 
 
 def keepings(
@@ -129,7 +129,7 @@ def keepings(
     Raises:
         LogError: The log does not answer in time, or there is no such topic.
     """
-    return _Admin(bootstrap_servers, timeout_seconds).keepings(log_topics)
+    return AdminRequests(bootstrap_servers, timeout_seconds).keepings(log_topics)
 
 
 def ensure_delivery_topic(
@@ -140,7 +140,7 @@ def ensure_delivery_topic(
     Raises:
         LogError: The log does not answer in time or refuses.
     """
-    _Admin(bootstrap_servers, timeout_seconds).create(
+    AdminRequests(bootstrap_servers, timeout_seconds).create(
         delivery_topic(gateway),
         1,
         DELIVERY,
@@ -155,7 +155,7 @@ def remove_delivery_topic(
     Raises:
         LogError: The log does not answer in time or refuses.
     """
-    _Admin(bootstrap_servers, timeout_seconds).remove(delivery_topic(gateway))
+    AdminRequests(bootstrap_servers, timeout_seconds).remove(delivery_topic(gateway))
 
 
 def partition_count(bootstrap_servers: str, log_topic: str, timeout_seconds: float) -> int:
@@ -164,7 +164,7 @@ def partition_count(bootstrap_servers: str, log_topic: str, timeout_seconds: flo
     Raises:
         LogError: The log does not answer in time, or there is no such topic.
     """
-    count = _Admin(bootstrap_servers, timeout_seconds).partitions(log_topic)
+    count = AdminRequests(bootstrap_servers, timeout_seconds).partitions(log_topic)
     if not count:
         raise LogError(f"log topic {log_topic} does not exist", definite=True)
     return count
@@ -178,7 +178,7 @@ def partition_counts(
     Raises:
         LogError: The log does not answer in time.
     """
-    admin = _Admin(bootstrap_servers, timeout_seconds)
+    admin = AdminRequests(bootstrap_servers, timeout_seconds)
     return {log_topic: admin.partitions(log_topic) for log_topic in log_topics}
 
 
@@ -205,7 +205,7 @@ def topic_config(bootstrap_servers: str, log_topic: str, timeout_seconds: float)
     Raises:
         LogError: The log does not answer in time, or there is no such topic.
     """
-    return _Admin(bootstrap_servers, timeout_seconds).configs([log_topic])[log_topic]
+    return AdminRequests(bootstrap_servers, timeout_seconds).configs([log_topic])[log_topic]
 
 
 def record_limit(
@@ -225,7 +225,7 @@ def record_limit(
     Raises:
         LogError: The cluster does not answer in time, has no such log topic, or does not tell us.
     """
-    admin = _Admin(bootstrap_servers, timeout_seconds, options)
+    admin = AdminRequests(bootstrap_servers, timeout_seconds, options)
     # First: the question for its configuration waits until it exists.
     if not admin.partitions(log_topic):
         raise LogError(f"log topic {log_topic} does not exist", definite=True)
@@ -247,7 +247,7 @@ class LogAdmin:
     """
 
     def __init__(self, bootstrap_servers: str, timeout_seconds: float = REQUEST_SECONDS) -> None:
-        self._admin = _Admin(bootstrap_servers, timeout_seconds)
+        self._admin = AdminRequests(bootstrap_servers, timeout_seconds)
 
     def ends(self, log_topic: str) -> dict[int, int]:
         """Return the offset that the next record of each partition will get.
@@ -302,7 +302,7 @@ class LogAdmin:
         return self._admin.offsets(log_topic, range(count), time_ms)
 
 
-class _Admin:
+class AdminRequests:
     """Clients of the log, and the time they have for everything asked of them."""
 
     def __init__(
@@ -378,7 +378,7 @@ class _Admin:
         """
         named = len(self._servers.split(","))
         while wanted is Durability.D2:
-            count = len(self._metadata("asking for the brokers").brokers)
+            count = len(self.metadata("asking for the brokers").brokers)
             if count >= COPIES:
                 return
             if count >= named or time.monotonic() >= self._deadline:
@@ -390,7 +390,7 @@ class _Admin:
 
     def create(self, log_topic: str, partitions: int, config: Mapping[str, str]) -> bool:
         """Make a log topic unless it exists, and wait until it is usable; return if it was made."""
-        metadata = self._metadata("asking for the brokers")
+        metadata = self.metadata("asking for the brokers")
         is_new = log_topic not in metadata.topics
         if is_new:
             replicas = min(COPIES, len(metadata.brokers))
@@ -475,13 +475,13 @@ class _Admin:
 
     def keepings(self, log_topics: Collection[str]) -> dict[str, Keeping]:
         configs = self.configs(log_topics)
-        topics = self._metadata("asking for replicas").topics
+        topics = self.metadata("asking for replicas").topics
         while missing := [
             one for one in log_topics if one not in topics or not topics[one].partitions
         ]:
             # One broker hears of a new topic later than another.
             self._pause(f"log topic {missing[0]} does not appear")
-            topics = self._metadata("asking for replicas").topics
+            topics = self.metadata("asking for replicas").topics
         return {
             log_topic: Keeping(
                 copies=min(
@@ -548,7 +548,7 @@ class _Admin:
 
         self._until_done(ask, f"deleting old records of {log_topic}")
 
-    def _metadata(self, doing: str) -> Any:
+    def metadata(self, doing: str) -> Any:
         return self._answer(lambda one: one.list_topics(timeout=self._part()), doing)
 
     def _until_partitions(self, log_topic: str) -> int:

@@ -9,7 +9,7 @@ import grimp
 
 from tests.gate.classes import LAB, ROOT, Class, class_of, files_of_tests
 
-_PACKAGES: Final = (
+PACKAGES: Final = (
     *("mqlake", "rules", "ingest", "streaming", "api", "launcher", "bench", "resilience", "cli"),
     *("lab", "tests"),
 )
@@ -33,7 +33,7 @@ def concerned(changed: Iterable[str]) -> list[Path]:
     A module concerns who imports it, and a `conftest.py` all tests below its folder. What is no
     module concerns the tests in the folder of the same name, and those that name it.
     """
-    graph = grimp.build_graph(*_PACKAGES, cache_dir=None)
+    graph = grimp.build_graph(*PACKAGES, cache_dir=None)
     files = {
         _module(file.relative_to(ROOT)): file
         for file in (*files_of_tests(), *sorted(LAB.rglob("test_*.py")))

@@ -153,8 +153,8 @@ def test_runs_on_one_system_find_nothing_of_each_other(
             judgement = check_file(path)
             assert judgement.violated == []
             assert judgement["lost"].checked == 100
-            assert stage._target is not None
-            assert stage._target.machine("broker").has_disk == (DISK in needs)
+            assert stage.target is not None
+            assert stage.target.machine("broker").has_disk == (DISK in needs)
     # Messages that were kept for a client of one run are none of the next one's.
     assert (tmp_path / "started").read_text() == "x\n"
     assert (tmp_path / "stopped").read_text() == "x\n"
@@ -172,14 +172,14 @@ def test_a_system_that_a_run_has_spoiled_is_used_by_no_other(tmp_path: Path) -> 
     plan = replace(load("2").plan.scaled(0.01), strikes=(), quiet_seconds=0.5)
     with closing(Stage(definition)) as stage:
         assert stage.run(plan, {"promises": {}}, tmp_path / "0.jsonl", 1, "raw") == []
-        assert stage._target is not None
-        log = stage._target.folder / "log"
+        assert stage.target is not None
+        log = stage.target.folder / "log"
         log.mkdir()
         for name in ("1", "2"):
             (log / name).write_bytes(b"x")
         run = replace(plan, strikes=(Strike("bit-flip", "broker"),))
         assert stage.run(run, {"promises": {}}, tmp_path / "1.jsonl", 1, "raw") == []
-        assert stage._target is None
+        assert stage.target is None
 
 
 CALM = """

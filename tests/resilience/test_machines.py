@@ -208,7 +208,7 @@ def test_parts_are_cut_from_each_other_and_from_nobody_else(tmp_path: Path) -> N
                 sys.executable,
                 "-c",
                 ask,
-                target._fill("{host:one}"),
+                target.machine("server").host,
                 stderr=asyncio.subprocess.DEVNULL,
             )
             return not await process.wait()
@@ -217,7 +217,7 @@ def test_parts_are_cut_from_each_other_and_from_nobody_else(tmp_path: Path) -> N
             await until(lambda: reaches(words), PATIENCE)
 
         try:
-            far = target._machines["two"].command([])
+            far = target.machine("far").command([])
             await gets_there(far)  # it listens
             with pytest.raises(TargetError, match="server is on one machine"):
                 await strike(target, "partition", "server", {"peers": ["near"]})

@@ -1,6 +1,8 @@
 """Schemas that are refused, and why."""
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -73,19 +75,25 @@ def test_names_are_found_in_their_namespace() -> None:
 def test_few_runs_of_protoc_go_on_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protobuf, "TIMEOUT_SECONDS", 0.01)
     ran: list[str] = []
+    running, may_end = threading.Semaphore(0), threading.Event()
 
     def run(source: str) -> bytes:
         ran.append(source)
+        running.release()
+        assert may_end.wait(60)
         return b"done"
 
     monkeypatch.setattr(protobuf, "_run_protoc", run)
-    for _ in range(protobuf.AT_ONCE):
-        assert protobuf._running.acquire(blocking=False)
-    try:
-        with pytest.raises(SchemaError, match="2 other schemas are being compiled: try again"):
-            protobuf.run_protoc("first")
-    finally:
-        protobuf._running.release(protobuf.AT_ONCE)
+    with ThreadPoolExecutor(protobuf.AT_ONCE) as pool:
+        before = [pool.submit(protobuf.run_protoc, "before") for _ in range(protobuf.AT_ONCE)]
+        try:
+            assert all(running.acquire(timeout=60) for _ in before)
+            with pytest.raises(SchemaError, match="2 other schemas are being compiled: try again"):
+                protobuf.run_protoc("first")
+        finally:
+            may_end.set()
+        assert all(one.result() == b"done" for one in before)
+    ran.clear()
     for _ in range(protobuf.AT_ONCE + 1):
         assert protobuf.run_protoc("second") == b"done"
     assert ran == ["second"] * 3

@@ -68,6 +68,9 @@ class ShareGroups:
         lookup: Finds given messages that are not in memory.
         gaps: Reads messages that a group has missed.
         settler: Tells which messages this gateway was given, when their deliveries are gone.
+
+    Attributes:
+        memberships: Of this gateway, by group; others only read them.
     """
 
     def __init__(
@@ -88,27 +91,27 @@ class ShareGroups:
         self._subscriptions = subscriptions
         self._delivered = delivered
         self._settler = settler
-        self._memberships: dict[GroupKey, ShareMembership] = {}
+        self.memberships: dict[GroupKey, ShareMembership] = {}
         # Memberships whose present state is not in the log.
         self._changed: dict[ShareMembership, None] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._ended = asyncio.Event()
         self._saver = saver = MembershipSaver(log, context.loop, self._changed)
-        self._redelivery = ShareRedelivery(context, log, self._memberships)
+        self._redelivery = ShareRedelivery(context, log, self.memberships)
         self._runner = MembershipRunner(
             context, log, routes, ends, saver, self._enter_when_joined, self._open
         )
         self._reader = ShareReader(context, lookup, gaps, saver, self._start, self._open)
-        self._questions = ShareQuestions(log, self._memberships, saver, self._start, self._open)
+        self._questions = ShareQuestions(log, self.memberships, saver, self._start, self._open)
 
     @property
     def is_idle(self) -> bool:
         """Tell whether this gateway has no membership in any group."""
-        return not self._memberships
+        return not self.memberships
 
     def shards(self) -> set[int]:
         """Return the shards of the groups that this gateway has a membership in."""
-        return {group_shard(group, self._log.shards) for group in self._memberships}
+        return {group_shard(group, self._log.shards) for group in self.memberships}
 
     # Members come and go
 
@@ -135,7 +138,7 @@ class ShareGroups:
 
     def unsubscribe(self, route: Route) -> None:
         """Count one member less; the last one keeps the route until the group can do without."""
-        membership = self._memberships.get(GroupKey(route.tenant, route.topic_filter))
+        membership = self.memberships.get(GroupKey(route.tenant, route.topic_filter))
         if membership is None or not route.is_shared:
             self._routes.unsubscribe(route)
             return
@@ -152,9 +155,9 @@ class ShareGroups:
         return self._tasks.create_task(work)
 
     def _membership(self, group: GroupKey) -> ShareMembership:
-        membership = self._memberships.get(group)
+        membership = self.memberships.get(group)
         if membership is None:
-            membership = self._memberships[group] = ShareMembership(
+            membership = self.memberships[group] = ShareMembership(
                 self._context,
                 self._subscriptions,
                 self._delivered,
@@ -171,7 +174,7 @@ class ShareGroups:
     def _enter_when_joined(self, shared: list[Route], enter: Callable[[], None]) -> None:
         """Let members in when all their memberships have joined; else they wait for the next."""
         memberships = [
-            self._memberships[GroupKey(route.tenant, route.topic_filter)] for route in shared
+            self.memberships[GroupKey(route.tenant, route.topic_filter)] for route in shared
         ]
         for membership in memberships:
             if not membership.is_joined:
@@ -196,7 +199,7 @@ class ShareGroups:
         offset: int,
     ) -> None:
         """Add the copy of the member that gets a message that the router gave to this gateway."""
-        membership = self._memberships.get(group)
+        membership = self.memberships.get(group)
         if membership is None:
             return  # of an earlier run, as every route has its membership: its settler has this too
         if self._delivered.next <= membership.from_delivery or not membership.receive(
@@ -239,7 +242,7 @@ class ShareGroups:
         """Return memberships that may be given messages which nobody else reads."""
         return [
             one
-            for one in self._memberships.values()
+            for one in self.memberships.values()
             if one.starts is not None and one.state is not MembershipState.LEFT
         ]
 
@@ -258,7 +261,7 @@ class ShareGroups:
     def member_moved(self, sender: Sender) -> None:
         """Give a member messages that wait for it in its groups, if it has room now."""
         for group in sender.groups or ():
-            membership = self._memberships.get(group)
+            membership = self.memberships.get(group)
             if membership is not None:
                 membership.member_moved(sender)
 
@@ -273,7 +276,7 @@ class ShareGroups:
 
         The member's messages in flight are written before that.
         """
-        membership = self._memberships.get(GroupKey(tenant, shared_filter))
+        membership = self.memberships.get(GroupKey(tenant, shared_filter))
         self._saver.after_saved(membership, proceed, member)
 
     # Messages of the owner of a shard
@@ -286,7 +289,7 @@ class ShareGroups:
         """
         try:
             group = GroupKey(value["tenant"], value["filter"])
-            membership = self._memberships.get(group)
+            membership = self.memberships.get(group)
             if (
                 membership is None
                 or membership.standing.membership_id != value["part"]
@@ -331,7 +334,7 @@ class ShareGroups:
 
     def _end(self, membership: ShareMembership) -> None:
         """Forget a membership; members that came while it left have a new one."""
-        del self._memberships[membership.group]
+        del self.memberships[membership.group]
         self._changed.pop(membership, None)
         self._ended.set()
         if membership.members:
@@ -394,7 +397,7 @@ class ShareGroups:
         membership.give_up()
         assert membership.task is not None
         membership.task.cancel()
-        del self._memberships[membership.group]
+        del self.memberships[membership.group]
         self._changed.pop(membership, None)
         fresh = self._succeed(membership)
         fresh.holds_route = membership.holds_route
@@ -407,11 +410,11 @@ class ShareGroups:
         """Leave all groups, if that is soon done; the owners settle the other memberships."""
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
-                while self._memberships:
+                while self.memberships:
                     self._ended.clear()
                     await self._ended.wait()
         except TimeoutError:
-            for membership in self._memberships.values():
+            for membership in self.memberships.values():
                 self._saver.save(membership)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from api.sql.brake import WITHIN_SECONDS, Brake, EndsSparkError
+from api.sql.brake import MOST_ENDS, WITHIN_SECONDS, Brake, EndsSparkError
 
 
 class Now:
@@ -67,6 +67,9 @@ def test_the_system_never_waits() -> None:
 def test_what_is_known_is_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("api.sql.brake._MOST_LIVES", 5)
     brake = Brake(Now())
-    for life in range(20):
+    for life in range(MOST_ENDS):
         brake.note("one", life, is_proven=True)
-    assert len(brake._lives) == 5
+    assert waits(brake, "one") > 0
+    for life in range(10, 15):
+        brake.note("two", life, is_proven=True)
+    assert waits(brake, "one") == 0

@@ -10,6 +10,15 @@ from api.sql.room import LEAST_BYTES, NoRoomError, ResultRoom
 MOST = 10 * LEAST_BYTES
 
 
+def is_whole(room: ResultRoom) -> bool:
+    """Tell whether there is room for as many of the largest as there can be."""
+    with ExitStack() as stack:
+        for tenant in ("acme", "beta"):
+            for caller in ("ann", "bob"):
+                stack.enter_context(room.share(tenant, f"{caller} of {tenant}")).grow(MOST)
+    return True
+
+
 def test_a_caller_has_room_for_one_of_the_largest() -> None:
     room = ResultRoom(MOST)
     with room.share("acme", "ann") as first:
@@ -38,7 +47,7 @@ def test_a_tenant_has_room_for_two_and_all_for_four() -> None:
             pass
     with room.share("gamma", "eve") as share:
         share.grow(MOST)
-    assert not room._used
+    assert is_whole(room)
 
 
 def test_room_comes_back_and_what_comes_too_late_takes_none() -> None:
@@ -48,7 +57,7 @@ def test_room_comes_back_and_what_comes_too_late_takes_none() -> None:
             share.grow(MOST)
             share.grow(MOST // 2)
         share.grow(MOST)
-    assert not room._used
+    assert is_whole(room)
 
 
 def test_two_threads_that_look_at_once_take_it_once() -> None:
@@ -59,12 +68,16 @@ def test_two_threads_that_look_at_once_take_it_once() -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        assert room._used["your", "ann"] == MOST
-    assert not room._used
+        with room.share("acme", "bob") as other:
+            other.grow(MOST)
+            with pytest.raises(NoRoomError, match="the tenant's"), room.share("acme", "eve"):
+                pass
+    assert is_whole(room)
 
 
 def test_the_system_itself_has_its_part_of_the_whole() -> None:
     room = ResultRoom(MOST)
     with room.share("default", "") as share:
         share.grow(MOST)
-        assert ("your", "") not in room._used
+        with room.share("default", "") as other:
+            other.grow(MOST)

@@ -116,9 +116,9 @@ async def test_the_file_of_a_new_system_is_made_again_sooner_than_that_of_an_old
 ) -> None:
     new = history(tmp_path, every_seconds=2_000)
     assert [await new.make() for _ in range(4)] == [600, 1_200, 2_000, 2_000]
-    assert 1_990 < new._due_seconds() <= 2_000
+    assert 1_990 < new.due_seconds() <= 2_000
     old = history(tmp_path, every_seconds=2_000)
-    assert 1_990 < old._due_seconds() <= 2_000
+    assert 1_990 < old.due_seconds() <= 2_000
     assert await old.make() == 2_000
 
 
@@ -159,13 +159,13 @@ async def test_without_a_system_it_is_said(tmp_path: Path) -> None:
 def test_a_file_is_made_when_it_is_old_whoever_wrote_it(tmp_path: Path) -> None:
     clock = ManualClock(now_ms=1_000_000_000)
     file = tmp_path / "loads.csv"
-    assert history(tmp_path, clock, every_seconds=100)._due_seconds() == 0
+    assert history(tmp_path, clock, every_seconds=100).due_seconds() == 0
     file.touch()
     made = history(tmp_path, clock, every_seconds=100)
     os.utime(file, (1_000_000 - 30, 1_000_000 - 30))
-    assert made._due_seconds() == 70
+    assert made.due_seconds() == 70
     os.utime(file, (1_000_000 + 30, 1_000_000 + 30))
-    assert made._due_seconds() == 100  # a clock that was set back
+    assert made.due_seconds() == 100  # a clock that was set back
 
 
 async def test_the_control_plane_makes_it_reads_it_and_says_how_old_it_is(

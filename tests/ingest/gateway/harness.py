@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from itertools import count, cycle
 from typing import Any, ClassVar, TypeVar, cast
+from unittest.mock import patch
 
 from ingest.gateway.clients.connection import ClientConnection
 from ingest.gateway.log.partitions import count_partitions
@@ -97,6 +98,13 @@ _PORTS = cycle(range(10_000, 20_000)[_WORKER::_WORKERS])
 PARTITIONS = 3
 SHARDS = 4
 NAME = "gateway-1"
+
+
+def doubt_owners(harness: "Harness") -> None:
+    """Have a gateway not know of owners that may have come after it, as after a silence."""
+    lease = harness.gateway.lease
+    with patch.object(type(lease), "is_heard", lambda _: False):
+        assert not lease.is_sure()
 
 
 async def ticks(harness: "Harness", count: int) -> None:

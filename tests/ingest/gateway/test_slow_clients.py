@@ -25,6 +25,7 @@ from tests.ingest.gateway.harness import (
     Client,
     Harness,
     MemoryRouter,
+    doubt_owners,
     new_log,
     running_gateway,
     turns,
@@ -486,7 +487,7 @@ async def test_nothing_is_read_while_its_session_may_be_anothers() -> None:
         await publish(harness, *numbers(1, 20))
         tick = harness.gateway.renewal.tick
         harness.gateway.renewal.tick = lambda: None  # type: ignore[method-assign]
-        harness.gateway.lease._is_sure = False
+        doubt_owners(harness)
         assert await client.payloads(5) == numbers(1, 5)  # of its queue
         await client.expect_nothing()
         harness.gateway.renewal.tick = tick  # type: ignore[method-assign]

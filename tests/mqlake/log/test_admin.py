@@ -19,7 +19,7 @@ NAMED = "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"
 def has(monkeypatch: pytest.MonkeyPatch, counts: Iterator[int]) -> None:
     """Let a cluster have so many brokers, one figure for each time it is asked."""
     monkeypatch.setattr(
-        admin._Admin, "_metadata", lambda *_: SimpleNamespace(brokers=range(next(counts)))
+        admin.AdminRequests, "metadata", lambda *_: SimpleNamespace(brokers=range(next(counts)))
     )
     monkeypatch.setattr(admin, "RETRY_SECONDS", 0.001)
 
@@ -27,7 +27,7 @@ def has(monkeypatch: pytest.MonkeyPatch, counts: Iterator[int]) -> None:
 def test_brokers_that_are_named_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter([1, 2, 2, 3])
     has(monkeypatch, counts)
-    admin._Admin(NAMED, 60.0).check_brokers(Durability.D2)
+    admin.AdminRequests(NAMED, 60.0).check_brokers(Durability.D2)
     assert list(counts) == []
 
 
@@ -35,13 +35,13 @@ def test_brokers_that_nobody_named_are_not(monkeypatch: pytest.MonkeyPatch) -> N
     for servers in ("127.0.0.1:1", "127.0.0.1:1,127.0.0.1:2"):
         has(monkeypatch, iter([2]))
         with pytest.raises(LogError, match=f"D2 takes 3 brokers: {servers} has 2"):
-            admin._Admin(servers, 60.0).check_brokers(Durability.D2)
+            admin.AdminRequests(servers, 60.0).check_brokers(Durability.D2)
 
 
 def test_brokers_that_do_not_come_are_missed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     has(monkeypatch, iter([2] * 1_000))
     with pytest.raises(LogError, match=r"D2 takes 3 brokers: .* has 2"):
-        admin._Admin(NAMED, 0.02).check_brokers(Durability.D2)
+        admin.AdminRequests(NAMED, 0.02).check_brokers(Durability.D2)
 
 
 class _Client:
@@ -67,8 +67,8 @@ def test_questions_at_the_same_time_have_a_client_each(monkeypatch: pytest.Monke
     both, one = threading.Barrier(2), threading.Barrier(1)
     clients = [_Client(both), _Client(both)]
     made = [*clients]
-    monkeypatch.setattr(admin._Admin, "_connect", lambda _: clients.pop())
-    asking = admin._Admin(NAMED, 60.0)
+    monkeypatch.setattr(admin, "Consumer", lambda _: clients.pop())
+    asking = admin.AdminRequests(NAMED, 60.0)
     with ThreadPoolExecutor(2) as threads:
         assert [*threads.map(asking.partitions, ("t", "t"))] == [3, 3]
     for client in made:
@@ -81,8 +81,8 @@ def test_a_client_that_got_no_answer_is_not_asked_again(
     monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     clients: list[Any] = [_Client(threading.Barrier(1)), _StaleClient(code)]
-    monkeypatch.setattr(admin._Admin, "_connect", lambda _: clients.pop())
-    assert admin._Admin(NAMED, 60.0).partitions("t") == 3
+    monkeypatch.setattr(admin, "Consumer", lambda _: clients.pop())
+    assert admin.AdminRequests(NAMED, 60.0).partitions("t") == 3
 
 
 def keeps(monkeypatch: pytest.MonkeyPatch, *unclean: str | None) -> None:
@@ -96,8 +96,10 @@ def keeps(monkeypatch: pytest.MonkeyPatch, *unclean: str | None) -> None:
         return dict.fromkeys(log_topics, found)
 
     copies = SimpleNamespace(partitions={0: SimpleNamespace(replicas=[1, 2, 3])})
-    monkeypatch.setattr(admin._Admin, "configs", configs)
-    monkeypatch.setattr(admin._Admin, "_metadata", lambda *_: SimpleNamespace(topics={"t": copies}))
+    monkeypatch.setattr(admin.AdminRequests, "configs", configs)
+    monkeypatch.setattr(
+        admin.AdminRequests, "metadata", lambda *_: SimpleNamespace(topics={"t": copies})
+    )
     monkeypatch.setattr(admin, "RETRY_SECONDS", 0.001)
 
 
@@ -111,25 +113,25 @@ def test_a_log_topic_whose_leader_may_lack_records_is_refused(
         LogError,
         match=rf"{wanted} is asked for, t has D1: .* set unclean\.leader\.election\.enable=false",
     ):
-        admin._Admin(NAMED, 60.0).check_keeping(["t"], wanted)
+        admin.AdminRequests(NAMED, 60.0).check_keeping(["t"], wanted)
     for value in ("false", None):  # None: a log that has no such elections
         keeps(monkeypatch, value)
-        admin._Admin(NAMED, 60.0).check_keeping(["t"], wanted)
+        admin.AdminRequests(NAMED, 60.0).check_keeping(["t"], wanted)
 
 
 def test_brokers_hear_later_that_leaders_are_to_have_all(monkeypatch: pytest.MonkeyPatch) -> None:
     keeps(monkeypatch, "true", "true", "false")
-    admin._Admin(NAMED, 60.0).until_clean(["t"])
+    admin.AdminRequests(NAMED, 60.0).until_clean(["t"])
     keeps(monkeypatch, *["true"] * 1_000)
     with pytest.raises(LogError, match="whose leaders are to have all records do not"):
-        admin._Admin(NAMED, 0.02).until_clean(["t"])
+        admin.AdminRequests(NAMED, 0.02).until_clean(["t"])
 
 
 def has_topic(
     monkeypatch: pytest.MonkeyPatch, partitions: int, config: dict[str, str | None]
 ) -> None:
-    monkeypatch.setattr(admin._Admin, "partitions", lambda *_: partitions)
-    monkeypatch.setattr(admin._Admin, "configs", lambda _, names: {names[0]: config})
+    monkeypatch.setattr(admin.AdminRequests, "partitions", lambda *_: partitions)
+    monkeypatch.setattr(admin.AdminRequests, "configs", lambda _, names: {names[0]: config})
 
 
 def test_the_limit_of_a_log_topic_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +159,8 @@ def test_all_clients_have_the_login_that_a_cluster_wants(monkeypatch: pytest.Mon
     made: list[dict[str, Any]] = []
     for client in ("AdminClient", "Consumer"):
         monkeypatch.setattr(admin, client, made.append)
-    asking = admin._Admin("b:9092", 1.0, {"security.protocol": "ssl"})
-    asking._changing()
-    asking._connect()
+    asking = admin.AdminRequests("b:9092", 1.0, {"security.protocol": "ssl"})
+    for ask in (lambda: asking.partitions("t"), lambda: asking.configs(["t"])):
+        with pytest.raises(AttributeError):  # what is made is no client
+            ask()
     assert [one["security.protocol"] for one in made] == ["ssl", "ssl"]

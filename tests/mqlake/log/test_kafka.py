@@ -226,7 +226,7 @@ def test_log_topics_that_take_smaller_batches_than_are_sent_are_refused(
     bootstrap_servers: str,
 ) -> None:
     _ensure(bootstrap_servers, Durability.D1)
-    changing = admin._Admin(bootstrap_servers, DEADLINE_SECONDS)
+    changing = admin.AdminRequests(bootstrap_servers, DEADLINE_SECONDS)
     changing.configure([METRICS], {"max.message.bytes": "999999"})
     try:
         with pytest.raises(LogError, match=rf"{METRICS} takes batches of 999999 bytes"):

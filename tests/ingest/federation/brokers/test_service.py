@@ -60,6 +60,11 @@ class Listener(BrokerClient):
         return [publish.payload for publish in self.packets]
 
 
+def cut(link: Link) -> None:
+    assert link._transport is not None
+    link._transport.abort()
+
+
 @dataclass
 class Sites:
     grid: Grid
@@ -185,12 +190,10 @@ async def test_a_will_crosses_from_its_site(tmp_path: Path) -> None:
         await until(lambda: running.are_meshed("federated/#", {2}))
         client = await running.listen(1, "none")
         client.link._will = Will("federated/gone", b"dead", qos=1)
-        assert client.link._transport is not None
         client.up.clear()
-        client.link._transport.abort()  # it comes back with its will
+        cut(client.link)  # it comes back with its will
         await client.up.wait()
-        assert client.link._transport is not None
-        client.link._transport.abort()
+        cut(client.link)
         await until(lambda: listener.payloads == [b"dead"])
 
 
