@@ -297,7 +297,7 @@ async def test_members_that_come_while_it_is_found_out_lose_nothing(
         monkeypatch.setattr(harness.gateway.share_groups, "missed", late)
         settle(harness)
         await turns(20)
-        (membership,) = harness.gateway.share_groups._memberships.values()
+        (membership,) = harness.gateway.share_groups.memberships.values()
         noticed_at_ms = harness.gateway.delivered.gone_at_ms
         assert membership.snapshot().at_ms == noticed_at_ms is not None
         monkeypatch.undo()
