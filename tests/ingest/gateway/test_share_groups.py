@@ -1178,7 +1178,7 @@ async def absent_groups(
     """
     monkeypatch.setattr(gaps, "LONG_GAP_OFFSETS", 0)
     async with running_gateway() as harness:
-        catching_up: Any = harness.gateway.resumer._catching_up
+        catching_up: Any = harness.gateway.histories._catching_up  # as the share groups have it
         table = catching_up._lake = Table(harness.log)
         reads = catching_up._reader = Reads(catching_up._reader)
 
