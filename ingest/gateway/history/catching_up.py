@@ -258,7 +258,7 @@ class CatchingUp:
         note: Callable[[Missing], None],
     ) -> None:
         """Read what is not known of these ranges, and remember it."""
-        split = remembered.split(ranges)
+        split = remembered.split_for(wanted, ranges)
         await self._read_and_remember(remembered, split.before, wanted, hand_over, note)
         async for records in remembered.find(wanted, split.known):
             await hand_over(records)

@@ -37,7 +37,10 @@ RECORDS_AT_ONCE: Final = 500
 NAMES_AT_ONCE: Final = 2_000
 
 _ENTRY_BYTES: Final = 100
-"""Of an entry, beside the record: the object, its place in a list, its part of the topic."""
+"""Of an entry, beside the record: the object and its place in a list."""
+
+_TOPIC_BYTES: Final = 300
+"""Of a topic: its name, its place in the table, the list of its entries."""
 
 _POSITION: Final = Struct(">QI")
 """Offset and partition: entries in the order of their bytes are in that of each partition."""
@@ -153,7 +156,9 @@ class Remembered:
     def _clear(self) -> None:
         self._spans: dict[int, _Span] = {}
         self._topics: defaultdict[str, dict[str, list[bytes]]] = defaultdict(dict)
+        # Of tenants with wildcards: topics in order, never changed in place, and those since then.
         self._names: dict[str, list[str]] = {}
+        self._new_names: dict[str, list[str]] = {}
         self._bytes = 0
 
     @property
@@ -168,6 +173,18 @@ class Remembered:
         """Return how many of these offsets are before and behind what is known."""
         split = self.split(ranges)
         return _length(split.before), _length(split.after)
+
+    def split_for(self, wanted: Mapping[str, Collection[str]], ranges: Ranges) -> Split:
+        """Return the same as `split`; where it takes less to read them, none of them is known.
+
+        Args:
+            wanted: As of `find`.
+            ranges: Of somebody.
+        """
+        split = self.split(ranges)
+        if split.known and self._comparisons(wanted) > _length(split.known):
+            return Split(ranges, {}, {})
+        return split
 
     def split(self, ranges: Ranges) -> Split:
         """Return which of these offsets are known, and which are to be read before and after."""
@@ -228,15 +245,24 @@ class Remembered:
             self._add(reading.found.get(partition, ()))
 
     def _add(self, found: Iterable[tuple[str, str, bytes]]) -> None:
+        """Take entries; those of a topic stay in their order."""
         topics = self._topics
+        unordered: dict[int, list[bytes]] = {}
         for tenant, topic_name, entry in found:
             self._bytes += len(entry) + _ENTRY_BYTES
             of_tenant = topics[tenant]
             entries = of_tenant.get(topic_name)
             if entries is None:
+                self._bytes += _TOPIC_BYTES
                 of_tenant[topic_name] = [entry]
-            else:
-                entries.append(entry)
+                if tenant in self._names:
+                    self._new_names.setdefault(tenant, []).append(topic_name)
+                continue
+            if entry < entries[-1]:
+                unordered[id(entries)] = entries
+            entries.append(entry)
+        for entries in unordered.values():
+            entries.sort()
 
     async def find(
         self, wanted: Mapping[str, Collection[str]], ranges: Ranges
@@ -248,13 +274,18 @@ class Remembered:
             ranges: That are known.
         """
         self._keep()
+        if not ranges:
+            return
+        first = _POSITION.pack(min(start for start, _ in ranges.values()), 0)
+        last = _POSITION.pack(max(end for _, end in ranges.values()), 0)
         entries: list[bytes] = []
         for tenant, filters in wanted.items():
             topics = self._topics.get(tenant)
             if topics is None:
                 continue
             for topic_name in await self._matching(tenant, topics, filters):
-                entries += topics[topic_name]
+                found = topics[topic_name]
+                entries += found[bisect_left(found, first) : bisect_left(found, last)]
         entries.sort()
         for at in range(0, len(entries), RECORDS_AT_ONCE):
             records = []
@@ -275,9 +306,7 @@ class Remembered:
         wild = [one for one in filters if _has_wildcard(one)]
         if not wild:
             return found
-        names = self._names.get(tenant, [])
-        if len(names) != len(topics):
-            names = self._names[tenant] = sorted(topics)
+        names = self._sorted_names(tenant)
         ranges = [_beginning(names, one) for one in wild]
         matches: list[Callable[[str], object]]
         if sum(map(len, ranges)) > len(names):  # all topics are asked for their filters
@@ -296,6 +325,25 @@ class Remembered:
                 if not looked_at % NAMES_AT_ONCE:
                     await asyncio.sleep(0)
         return found
+
+    def _sorted_names(self, tenant: str) -> list[str]:
+        names, new = self._names.get(tenant), self._new_names.pop(tenant, [])
+        if names is None:
+            names, new = [], list(self._topics.get(tenant, ()))
+        if new:
+            names = sorted(names + new)
+        self._names[tenant] = names
+        return names
+
+    def _comparisons(self, wanted: Mapping[str, Collection[str]]) -> int:
+        """Return how many topics are compared with filters that have wildcards."""
+        count = 0
+        for tenant, filters in wanted.items():
+            wild = [one for one in filters if _has_wildcard(one)]
+            if wild and tenant in self._topics:
+                names = self._sorted_names(tenant)
+                count += min(len(names), sum(len(_beginning(names, one)) for one in wild))
+        return count
 
     # It is forgotten when nobody comes
 

@@ -143,15 +143,15 @@ async def test_who_begins_far_behind_is_read_for_alone(monkeypatch: pytest.Monke
 
 
 async def test_what_there_is_no_room_for_is_read_anew() -> None:
-    log = Log(1, max_bytes=10 * 160)
+    log = Log(1, max_bytes=2_000)
     for _ in range(30):
         log.store("a")
     for _ in range(3):
         await log.come(log.absent("a"))
-    assert 0 < log.remembered.size_bytes <= 10 * 160
+    assert 0 < log.remembered.size_bytes <= 2_300
     assert 10 < await log.come(log.absent("a")) < 30
     # Before what is known there is no room either.
-    log = Log(1, max_bytes=10 * 160)
+    log = Log(1, max_bytes=2_000)
     for _ in range(30):
         log.store("a")
     await log.come(log.absent("a", cursor=25))
@@ -224,6 +224,16 @@ async def test_it_is_forgotten_when_nobody_comes(monkeypatch: pytest.MonkeyPatch
     assert log.remembered.size_bytes
     await until(lambda: not log.remembered.size_bytes)
     assert await log.come(log.absent("a")) == 1
+
+
+async def test_who_has_missed_little_and_wants_many_topics_is_read_for() -> None:
+    log = Log(1)
+    for number in range(100):
+        log.store(f"device/{number}")
+    await log.come(log.absent("#"))
+    assert await log.come(log.absent("#")) == 0
+    assert await log.come(log.absent("#", cursor=90)) == 10
+    assert await log.come(log.absent("device/95", "device/9/+", cursor=90)) == 0
 
 
 async def test_topics_are_found_as_the_rule_says() -> None:
