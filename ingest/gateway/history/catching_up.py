@@ -260,7 +260,7 @@ class CatchingUp:
         """Read what is not known of these ranges, and remember it."""
         split = remembered.split_for(wanted, ranges)
         await self._read_and_remember(remembered, split.before, wanted, hand_over, note)
-        async for records in remembered.find(wanted, split.known):
+        async for records in remembered.find(wanted, split):
             await hand_over(records)
         await self._read_and_remember(remembered, split.after, wanted, hand_over, note)
 
@@ -283,7 +283,8 @@ class CatchingUp:
 
         def note_incomplete(missing: Missing) -> None:
             incomplete.add(missing.partition)
-            note(missing)
+            if missing.end > reading.goes_on_at.get(missing.partition, 0):  # else it was known
+                note(missing)
 
         try:
             await self._read_through(reading.ranges, take_on, note_incomplete)

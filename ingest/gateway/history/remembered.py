@@ -24,8 +24,8 @@ from mqlake.topics import SEPARATOR
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 
-MAX_BYTES: Final = 64 * 1024 * 1024
-"""Of records; about half a million small ones."""
+MAX_BYTES: Final = 96 * 1024 * 1024
+"""Of records; 150,000 small ones, each with a topic of its own, or 300,000 with few topics."""
 
 KEPT_SECONDS: Final = 30.0
 """Nothing is remembered when nobody has come for so long."""
@@ -65,6 +65,8 @@ class Split:
     before: Ranges
     known: Ranges
     after: Ranges
+    source: _Known
+    """Has what is known, also if it is forgotten meanwhile."""
 
 
 @dataclass(slots=True, eq=False)
@@ -138,122 +140,27 @@ class Reading:
         return tenant in self._with_wildcards or topic_name in self.wanted.get(tenant, ())
 
 
-class Remembered:
-    """Records of a log topic between two offsets of each partition. Make it in the event loop.
+class _Known:
+    """Messages by topic, and of which offsets these are all; they only become more."""
 
-    Args:
-        max_bytes: What there is no room for is read anew each time.
-
-    Invariant: of each partition all messages are known from the start of its span up to the end.
-    """
-
-    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._used = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._clear()
-
-    def _clear(self) -> None:
-        self._spans: dict[int, _Span] = {}
-        self._topics: defaultdict[str, dict[str, list[bytes]]] = defaultdict(dict)
+    def __init__(self) -> None:
+        self.spans: dict[int, _Span] = {}
+        self.topics: defaultdict[str, dict[str, list[bytes]]] = defaultdict(dict)
         # Of tenants with wildcards: topics in order, never changed in place, and those since then.
         self._names: dict[str, list[str]] = {}
         self._new_names: dict[str, list[str]] = {}
-        self._bytes = 0
+        self.size_bytes = 0
 
-    @property
-    def size_bytes(self) -> int:
-        return self._bytes
-
-    def forget(self) -> None:
-        """Remember nothing any more."""
-        self._clear()
-
-    def unknown(self, ranges: Ranges) -> tuple[int, int]:
-        """Return how many of these offsets are before and behind what is known."""
-        split = self.split(ranges)
-        return _length(split.before), _length(split.after)
-
-    def split_for(self, wanted: Mapping[str, Collection[str]], ranges: Ranges) -> Split:
-        """Return the same as `split`; where it takes less to read them, none of them is known.
-
-        Args:
-            wanted: As of `find`.
-            ranges: Of somebody.
-        """
-        split = self.split(ranges)
-        if split.known and self._comparisons(wanted) > _length(split.known):
-            return Split(ranges, {}, {})
-        return split
-
-    def split(self, ranges: Ranges) -> Split:
-        """Return which of these offsets are known, and which are to be read before and after."""
-        split = Split({}, {}, {})
-        for partition, (start, end) in ranges.items():
-            span = self._spans.get(partition)
-            if span is None or end <= span.start:
-                split.before[partition] = (start, end)
-                continue
-            if start < span.start:
-                split.before[partition] = (start, span.start)
-            if start < span.end:
-                split.known[partition] = (max(start, span.start), min(end, span.end))
-            if end > span.end:
-                is_far = start > span.end + NEAR_OFFSETS
-                split.after[partition] = (start if is_far else span.end, end)
-        return split
-
-    def begin(self, ranges: Ranges, wanted: Mapping[str, Collection[str]]) -> Reading:
-        """Return the reading of a part of a split; its ranges may begin earlier.
-
-        Args:
-            ranges: The part.
-            wanted: As of `find`.
-        """
-        self._keep()
-        begun, lasts, goes_on_at = dict(ranges), {}, {}
-        for partition, (start, end) in ranges.items():
-            span = self._spans.get(partition)
-            if span is not None and span.end == start:
-                begun[partition] = (span.last.offset, end)
-                lasts[partition], goes_on_at[partition] = span.last, start
-        return Reading(begun, lasts, goes_on_at, wanted, self._max_bytes - self._bytes)
-
-    def complete(self, reading: Reading, missing: Collection[int]) -> None:
-        """Remember what was read to the end, where it goes on from what is known.
-
-        Args:
-            reading: Of `begin`.
-            missing: Partitions of which the log did not have all.
-        """
-        for partition, (begin, end) in reading.ranges.items():
-            start = reading.goes_on_at.get(partition, begin)
-            known_up_to, last = reading.ends.get(partition, (start, None))
-            if last is None or partition in missing or partition in reading.lasts:
-                continue
-            if not reading.is_full:
-                known_up_to = end
-            span = self._spans.get(partition)  # another reading may have come first
-            if span is None:
-                self._spans[partition] = _Span(start, known_up_to, last)
-            elif start == span.end:
-                span.end, span.last = known_up_to, last
-            elif known_up_to == span.start:
-                span.start = start
-            else:
-                continue
-            self._add(reading.found.get(partition, ()))
-
-    def _add(self, found: Iterable[tuple[str, str, bytes]]) -> None:
+    def add(self, found: Iterable[tuple[str, str, bytes]]) -> None:
         """Take entries; those of a topic stay in their order."""
-        topics = self._topics
+        topics = self.topics
         unordered: dict[int, list[bytes]] = {}
         for tenant, topic_name, entry in found:
-            self._bytes += len(entry) + _ENTRY_BYTES
+            self.size_bytes += len(entry) + _ENTRY_BYTES
             of_tenant = topics[tenant]
             entries = of_tenant.get(topic_name)
             if entries is None:
-                self._bytes += _TOPIC_BYTES
+                self.size_bytes += _TOPIC_BYTES
                 of_tenant[topic_name] = [entry]
                 if tenant in self._names:
                     self._new_names.setdefault(tenant, []).append(topic_name)
@@ -267,20 +174,14 @@ class Remembered:
     async def find(
         self, wanted: Mapping[str, Collection[str]], ranges: Ranges
     ) -> AsyncIterator[list[LogRecord]]:
-        """Yield the messages that match, in the order of each partition, some at a time.
-
-        Args:
-            wanted: Tenant -> topic filters, those of shared subscriptions without their prefix.
-            ranges: That are known.
-        """
-        self._keep()
+        """Do what `Remembered.find` does, of these ranges."""
         if not ranges:
             return
         first = _POSITION.pack(min(start for start, _ in ranges.values()), 0)
         last = _POSITION.pack(max(end for _, end in ranges.values()), 0)
         entries: list[bytes] = []
         for tenant, filters in wanted.items():
-            topics = self._topics.get(tenant)
+            topics = self.topics.get(tenant)
             if topics is None:
                 continue
             for topic_name in await self._matching(tenant, topics, filters):
@@ -326,24 +227,135 @@ class Remembered:
                     await asyncio.sleep(0)
         return found
 
+    def comparisons(self, wanted: Mapping[str, Collection[str]]) -> int:
+        """Return how many topics are compared with filters that have wildcards."""
+        count = 0
+        for tenant, filters in wanted.items():
+            wild = [one for one in filters if _has_wildcard(one)]
+            if wild and tenant in self.topics:
+                names = self._sorted_names(tenant)
+                count += min(len(names), sum(len(_beginning(names, one)) for one in wild))
+        return count
+
     def _sorted_names(self, tenant: str) -> list[str]:
         names, new = self._names.get(tenant), self._new_names.pop(tenant, [])
         if names is None:
-            names, new = [], list(self._topics.get(tenant, ()))
+            names, new = [], list(self.topics.get(tenant, ()))
         if new:
             names = sorted(names + new)
         self._names[tenant] = names
         return names
 
-    def _comparisons(self, wanted: Mapping[str, Collection[str]]) -> int:
-        """Return how many topics are compared with filters that have wildcards."""
-        count = 0
-        for tenant, filters in wanted.items():
-            wild = [one for one in filters if _has_wildcard(one)]
-            if wild and tenant in self._topics:
-                names = self._sorted_names(tenant)
-                count += min(len(names), sum(len(_beginning(names, one)) for one in wild))
-        return count
+
+class Remembered:
+    """Records of a log topic between two offsets of each partition. Make it in the event loop.
+
+    Args:
+        max_bytes: What there is no room for is read anew each time.
+
+    Invariant: of each partition all messages are known from the start of its span up to the end.
+    """
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._used = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._known = _Known()
+
+    @property
+    def size_bytes(self) -> int:
+        return self._known.size_bytes
+
+    def forget(self) -> None:
+        """Remember nothing any more."""
+        self._known = _Known()
+
+    def unknown(self, ranges: Ranges) -> tuple[int, int]:
+        """Return how many of these offsets are before and behind what is known."""
+        split = self.split(ranges)
+        return _length(split.before), _length(split.after)
+
+    def split_for(self, wanted: Mapping[str, Collection[str]], ranges: Ranges) -> Split:
+        """Return the same as `split`; where it takes less to read them, none of them is known.
+
+        Args:
+            wanted: As of `find`.
+            ranges: Of somebody.
+        """
+        split = self.split(ranges)
+        if split.known and self._known.comparisons(wanted) > _length(split.known):
+            return Split(ranges, {}, {}, self._known)
+        return split
+
+    def split(self, ranges: Ranges) -> Split:
+        """Return which of these offsets are known, and which are to be read before and after."""
+        split = Split({}, {}, {}, self._known)
+        for partition, (start, end) in ranges.items():
+            span = self._known.spans.get(partition)
+            if span is None or end <= span.start:
+                split.before[partition] = (start, end)
+                continue
+            if start < span.start:
+                split.before[partition] = (start, span.start)
+            if start < span.end:
+                split.known[partition] = (max(start, span.start), min(end, span.end))
+            if end > span.end:
+                is_far = start > span.end + NEAR_OFFSETS
+                split.after[partition] = (start if is_far else span.end, end)
+        return split
+
+    def begin(self, ranges: Ranges, wanted: Mapping[str, Collection[str]]) -> Reading:
+        """Return the reading of a part of a split; its ranges may begin earlier.
+
+        Args:
+            ranges: The part.
+            wanted: As of `find`.
+        """
+        self._keep()
+        begun, lasts, goes_on_at = dict(ranges), {}, {}
+        for partition, (start, end) in ranges.items():
+            span = self._known.spans.get(partition)
+            if span is not None and span.end == start:
+                begun[partition] = (span.last.offset, end)
+                lasts[partition], goes_on_at[partition] = span.last, start
+        return Reading(begun, lasts, goes_on_at, wanted, self._max_bytes - self._known.size_bytes)
+
+    def complete(self, reading: Reading, missing: Collection[int]) -> None:
+        """Remember what was read to the end, where it goes on from what is known.
+
+        Args:
+            reading: Of `begin`.
+            missing: Partitions of which the log did not have all.
+        """
+        for partition, (begin, end) in reading.ranges.items():
+            start = reading.goes_on_at.get(partition, begin)
+            known_up_to, last = reading.ends.get(partition, (start, None))
+            if last is None or partition in missing or partition in reading.lasts:
+                continue
+            if not reading.is_full:
+                known_up_to = end
+            span = self._known.spans.get(partition)  # another reading may have come first
+            if span is None:
+                self._known.spans[partition] = _Span(start, known_up_to, last)
+            elif start == span.end:
+                span.end, span.last = known_up_to, last
+            elif known_up_to == span.start:
+                span.start = start
+            else:
+                continue
+            self._known.add(reading.found.get(partition, ()))
+
+    def find(
+        self, wanted: Mapping[str, Collection[str]], split: Split
+    ) -> AsyncIterator[list[LogRecord]]:
+        """Yield the messages that match, in the order of each partition, some at a time.
+
+        Args:
+            wanted: Tenant -> topic filters, those of shared subscriptions without their prefix.
+            split: What it knows is looked in.
+        """
+        self._keep()
+        return split.source.find(wanted, split.known)
 
     # It is forgotten when nobody comes
 
@@ -360,7 +372,7 @@ class Remembered:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(KEPT_SECONDS, self._forget_unused)
         else:
-            self._clear()
+            self.forget()
 
 
 def _length(ranges: Ranges) -> int:

@@ -9,7 +9,7 @@ import pytest
 
 from ingest.gateway.history import remembered as module
 from ingest.gateway.history.catching_up import CatchingUp
-from ingest.gateway.history.remembered import Ranges, Remembered
+from ingest.gateway.history.remembered import Remembered
 from ingest.gateway.log.partitions import Partitions
 from ingest.session.catch_up import Missed
 from mqlake.errors import LogError
@@ -31,9 +31,12 @@ TOPICS = ("a", "a/b", "a/c", "a/b/c", "c", "$s/a", "ab", "a/", "/b")
 
 
 class CountingReader(MemoryRangeReader):
-    """Counts records that are read."""
+    """Counts records that are read, and tells of them."""
 
     read = 0
+
+    def on_read(self) -> None:
+        """Do something between two batches."""
 
     async def read_range(
         self,
@@ -45,6 +48,7 @@ class CountingReader(MemoryRangeReader):
     ) -> list[Missing]:
         async def count(records: list[Any]) -> None:
             self.read += len(records)
+            self.on_read()
             await on_records(records)
 
         return await super().read_range(
@@ -236,6 +240,15 @@ async def test_who_has_missed_little_and_wants_many_topics_is_read_for() -> None
     assert await log.come(log.absent("device/95", "device/9/+", cursor=90)) == 0
 
 
+async def test_what_was_known_when_one_came_is_his_though_it_is_forgotten_meanwhile() -> None:
+    log = Log(1)
+    for _ in range(10):
+        log.store("a")
+    await log.come(log.absent("a", cursor=5))
+    log.reader.on_read = log.remembered.forget  # type: ignore[method-assign]
+    assert await log.come(log.absent("a")) == 5
+
+
 async def test_topics_are_found_as_the_rule_says() -> None:
     for seed in range(simulations_wanted(100)):
         with case(f"seed {seed}"):
@@ -245,7 +258,7 @@ async def test_topics_are_found_as_the_rule_says() -> None:
                 log.store(topic)
             await log.come(log.absent("none"))
             filters = rng.sample(FILTERS, rng.randint(1, 4))
-            known: Ranges = {0: (0, log.ends()[0])}
+            known = log.remembered.split({0: (0, log.ends()[0])})
             found = [
                 (one.key or b"").decode().partition("/")[2]
                 async for records in log.remembered.find({"default": set(filters)}, known)
@@ -270,10 +283,16 @@ async def test_each_gets_his_own_once_and_in_order_whatever_is_known() -> None:
 
 
 async def a_crowd(rng: random.Random) -> None:
-    """Let several come one after the other, or at once, while the log grows."""
+    """Let several come, some at once, while the log grows and all is forgotten now and then."""
     partitions = rng.randint(1, 3)
     sizes = [module.MAX_BYTES, 2_000, 8_000]
     log = Log(partitions, rng.choice(sizes), has_table=rng.random() < 0.5)
+
+    def forget_now_and_then() -> None:
+        if rng.random() < 0.05:
+            log.remembered.forget()
+
+    log.reader.on_read = forget_now_and_then  # type: ignore[method-assign]
     for _ in range(rng.randint(1, 8)):
         for _ in range(rng.randint(0, 60)):
             tenant = rng.choice(["default", "default", "other"])
