@@ -23,7 +23,7 @@ from mqlake.records import INBOUND, NO_MESSAGE
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
-    from ingest.gateway.history.remembered import Ranges, Remembered
+    from ingest.gateway.history.remembered import Ranges, RememberedLog
     from ingest.gateway.lake.reader import LakeReader
     from ingest.gateway.log.partitions import Partitions
     from ingest.session.subscriptions import Copy, Subscriptions
@@ -93,7 +93,7 @@ class CatchingUp:
         log_ends: Callable[[], Awaitable[dict[int, int]]],
         drops: Drops,
         partitions: Partitions,
-        remembered: Remembered | None = None,
+        remembered: RememberedLog | None = None,
     ) -> None:
         self._reader = reader
         self._lake = lake
@@ -251,7 +251,7 @@ class CatchingUp:
 
     async def _read_rest(
         self,
-        remembered: Remembered,
+        remembered: RememberedLog,
         ranges: Ranges,
         wanted: dict[str, set[str]],
         hand_over: Take,
@@ -266,7 +266,7 @@ class CatchingUp:
 
     async def _read_and_remember(
         self,
-        remembered: Remembered,
+        remembered: RememberedLog,
         ranges: Ranges,
         wanted: dict[str, set[str]],
         hand_over: Take,

@@ -70,7 +70,7 @@ class Split:
 
 
 @dataclass(slots=True, eq=False)
-class Reading:
+class LogReading:
     """Ranges that are being read, to be remembered when all of it was.
 
     Attributes:
@@ -174,7 +174,7 @@ class _Known:
     async def find(
         self, wanted: Mapping[str, Collection[str]], ranges: Ranges
     ) -> AsyncIterator[list[LogRecord]]:
-        """Do what `Remembered.find` does, of these ranges."""
+        """Do what `RememberedLog.find` does, of these ranges."""
         if not ranges:
             return
         first = _POSITION.pack(min(start for start, _ in ranges.values()), 0)
@@ -247,7 +247,7 @@ class _Known:
         return names
 
 
-class Remembered:
+class RememberedLog:
     """Records of a log topic between two offsets of each partition. Make it in the event loop.
 
     Args:
@@ -304,7 +304,7 @@ class Remembered:
                 split.after[partition] = (start if is_far else span.end, end)
         return split
 
-    def begin(self, ranges: Ranges, wanted: Mapping[str, Collection[str]]) -> Reading:
+    def begin(self, ranges: Ranges, wanted: Mapping[str, Collection[str]]) -> LogReading:
         """Return the reading of a part of a split; its ranges may begin earlier.
 
         Args:
@@ -318,9 +318,11 @@ class Remembered:
             if span is not None and span.end == start:
                 begun[partition] = (span.last.offset, end)
                 lasts[partition], goes_on_at[partition] = span.last, start
-        return Reading(begun, lasts, goes_on_at, wanted, self._max_bytes - self._known.size_bytes)
+        return LogReading(
+            begun, lasts, goes_on_at, wanted, self._max_bytes - self._known.size_bytes
+        )
 
-    def complete(self, reading: Reading, missing: Collection[int]) -> None:
+    def complete(self, reading: LogReading, missing: Collection[int]) -> None:
         """Remember what was read to the end, where it goes on from what is known.
 
         Args:

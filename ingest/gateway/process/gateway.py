@@ -36,7 +36,7 @@ from ingest.gateway.clients.subscribing import SubscriberContext
 from ingest.gateway.history.catching_up import CatchingUp
 from ingest.gateway.history.gaps import Gaps
 from ingest.gateway.history.lookup import Lookup
-from ingest.gateway.history.remembered import Remembered
+from ingest.gateway.history.remembered import RememberedLog
 from ingest.gateway.lake.reader import LakeReader
 from ingest.gateway.limits.applied_rights import AppliedRightsFollower
 from ingest.gateway.limits.bans import Bans
@@ -318,7 +318,7 @@ class Gateway:
             self.drops,
             self.partitions,
         )
-        catching_up, returning = reading(), reading(Remembered())
+        catching_up, returning = reading(), reading(RememberedLog())
         gaps = Gaps(context, catching_up)
         missed = ShareGaps(context, catching_up, gaps, ends)
         self.histories = Histories(context, subscriptions, catching_up)

@@ -9,7 +9,7 @@ import pytest
 
 from ingest.gateway.history import remembered as module
 from ingest.gateway.history.catching_up import CatchingUp
-from ingest.gateway.history.remembered import Remembered
+from ingest.gateway.history.remembered import RememberedLog
 from ingest.gateway.log.partitions import Partitions
 from ingest.session.catch_up import Missed
 from mqlake.errors import LogError
@@ -65,7 +65,7 @@ class Log:
         self.log = MemoryLog()
         self.log.create(INBOUND, partitions)
         self.reader = CountingReader(self.log)
-        self.remembered = Remembered(max_bytes)
+        self.remembered = RememberedLog(max_bytes)
         self.table_ends = [0] * partitions
         self.lake = MemoryLake(self.log, self.table_ends)
         self.drops: list[tuple[object, ...]] = []
