@@ -7,11 +7,7 @@ Tracking is shown where the JVMs were started with it:
 JDK_JAVA_OPTIONS=-XX:NativeMemoryTracking=summary.
 """
 
-import os
 import re
-import signal
-import socket
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +17,9 @@ import psutil
 
 from bench.figures import Figures, figure
 from bench.processes import MIB, family_of
-from mqlake.errors import OperationalError
+from streaming.jvm.attach import ask_jvm
 
 _KIB: Final = 1024
-_ATTACH_TIMEOUT_SECONDS: Final = 10.0
-_LOOK_SECONDS: Final = 0.02
 _REGION: Final = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \d+ *(.*)$")
 _GENERATION: Final = re.compile(
     r"total (\d+)K, used (\d+)K \[0x([0-9a-f]+), 0x[0-9a-f]+, 0x([0-9a-f]+)\)"
@@ -163,46 +157,6 @@ def _parts_of(process: psutil.Process) -> dict[str, int]:
 def _add(parts: dict[str, int], more: Mapping[str, int]) -> None:
     for what, size in more.items():
         parts[what] = parts.get(what, 0) + size
-
-
-def ask_jvm(pid: int, command: str) -> str:
-    """Return the answer of a JVM to a command of `jcmd`.
-
-    Source: `VirtualMachineImpl.java` and `attachListener_posix.cpp` of OpenJDK 17.
-
-    Raises:
-        OperationalError: It gives none.
-    """
-    path = f"/tmp/.java_pid{pid}"  # noqa: S108 - Java's own place for it
-    try:
-        if not Path(path).exists():
-            _begin_to_listen(pid, Path(path))
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(_ATTACH_TIMEOUT_SECONDS)
-            connection.connect(path)
-            request = ("1", "jcmd", command, "", "")
-            connection.sendall("".join(f"{word}\0" for word in request).encode())
-            answer = b"".join(iter(lambda: connection.recv(65536), b"")).decode("utf-8", "replace")
-    except OSError as exc:
-        raise OperationalError(f"Java, process {pid}, does not answer {command}: {exc}") from exc
-    code, _, words = answer.partition("\n")
-    if code != "0":
-        raise OperationalError(f"Java, process {pid}, refuses {command}: {words.strip()}")
-    return words
-
-
-def _begin_to_listen(pid: int, path: Path) -> None:
-    asking = Path(f"/proc/{pid}/cwd/.attach_pid{pid}")
-    asking.touch()
-    try:
-        deadline = time.monotonic() + _ATTACH_TIMEOUT_SECONDS
-        os.kill(pid, signal.SIGQUIT)
-        while not path.exists():
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"no socket after {_ATTACH_TIMEOUT_SECONDS:g} s")
-            time.sleep(_LOOK_SECONDS)
-    finally:
-        asking.unlink(missing_ok=True)
 
 
 def _is_within(one: Region, ranges: list[tuple[int, int]]) -> bool:

@@ -7,10 +7,12 @@ directory: Kafka splits `log.dirs` at commas and log4j takes its file name for a
 """
 
 import base64
+import logging
 import os
 import shutil
 import signal
 import subprocess
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -33,12 +35,16 @@ from streaming.jvm import class_archive
 from streaming.jvm.class_archive import ClassArchive
 from streaming.jvm.jit import COMPILER_OPTIONS
 
+_logger = logging.getLogger(__name__)
+
 FORMAT_TIMEOUT_SECONDS: Final = 60.0
 START_TIMEOUT_SECONDS: Final = 300.0
 """For a broker that hangs; one that ends is noticed at once. After a power failure the log's last
 segments are read first, on a machine where everything starts."""
 STOP_TIMEOUT_SECONDS: Final = 20.0
 LOOK_SECONDS: Final = 0.05
+ARCHIVE_AFTER_SECONDS: Final = 60.0
+"""By then it has the classes that it needs, and a new system has started."""
 
 LOOPBACK: Final = "127.0.0.1"
 
@@ -176,16 +182,33 @@ class KafkaServer:
         check_storage(self.directory, self.node_id)
         self._write_server_properties("log")
 
-    def command(self) -> list[str]:
-        """Return the command that runs the log; its working directory must be `directory`."""
+    def command(self, *, for_long: bool = False) -> list[str]:
+        """Return the command that runs the log; its working directory must be `directory`.
+
+        Args:
+            for_long: `write_archive` is called while it runs; else it writes the archive of its
+                classes when it ends, if there is none.
+        """
         java = str(find_java_home(RUNTIME) / "bin" / "java")
         archive = self._archive(java)
-        flags = [] if archive is None else archive.options()
+        flags = []
+        if archive is not None:
+            flags = archive.options_of_running() if for_long else archive.options()
         heap = f"-Xmx{self.heap_mebibytes}m"
         return [java, *self._options(heap, *flags), "kafka.Kafka", "server.properties"]
 
+    def write_archive(self, pid: int) -> None:
+        """Have the archive of the classes of a running log written, unless there is one.
+
+        Raises:
+            OperationalError: None was written.
+        """
+        archive = self._archive(str(find_java_home(RUNTIME) / "bin" / "java"))
+        if archive is not None and not archive.is_written:
+            archive.write(pid)
+
     def _archive(self, java: str) -> ClassArchive | None:
-        """Return the archive of its classes, which it writes when it ends if there is none."""
+        """Return the archive of its classes; None where no file can be written."""
         jars = sorted(jar.name for jar in KAFKA_JARS.glob("*.jar"))
         jars.append(str(broker_login_jar(self.directory)))
         return ClassArchive.of(KAFKA_JARS.parent / "classes", "kafka", java, jars, self.port)
@@ -329,6 +352,41 @@ def check_storage(directory: Path, node_id: int = 1) -> None:
             f"the log in {log_dir} is damaged, meta.properties has no node.id={node_id} with a "
             f"cluster.id: {advice}"
         )
+
+
+class ArchiveWriter:
+    """Has the archive of a log's classes written once, some time after the log's start.
+
+    Not when the log ends: whoever waits for that would wait three times as long.
+
+    Args:
+        write: Takes the pid of the log.
+        monotonic: Clock, seconds.
+    """
+
+    def __init__(
+        self, write: Callable[[int], None], monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._write = write
+        self._monotonic = monotonic
+        self._pid = 0
+        self._since = 0.0
+        self._has_begun = False
+
+    def look(self, pid: int) -> None:
+        """Say that a log of this pid serves; now and then."""
+        now = self._monotonic()
+        if pid != self._pid:
+            self._pid, self._since = pid, now
+        if not self._has_begun and now - self._since >= ARCHIVE_AFTER_SECONDS:
+            self._has_begun = True
+            threading.Thread(target=self._run, args=(pid,), name="archive", daemon=True).start()
+
+    def _run(self, pid: int) -> None:
+        try:
+            self._write(pid)
+        except (OperationalError, OSError) as exc:
+            _logger.warning("no archive of the log", extra={"fields": {"reason": str(exc)}})
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from ingest.gateway.settings.listeners import ListenerSettings, to_json
 from launcher.balancing import BALANCER, HAPROXY, Balancing, ask_haproxy
 from launcher.child import ChildProgram
-from launcher.kafka import KafkaServer
+from launcher.kafka import ArchiveWriter, KafkaServer
 from launcher.log_reserve import LogReserve
 from launcher.log_room import LogRoomMeter
 from launcher.paths import RUNTIME, DataDirectory
@@ -60,9 +60,8 @@ STOP_TIMEOUT_SECONDS: Final = {
     "rules": 15.0,
     "router": 30.0,
     "lake": 30.0,
-    # These once, when they write the archive of their classes; else a few seconds.
-    "query": 75.0,
-    "log": 75.0,
+    "query": 10.0,
+    "log": 30.0,
 }
 """How long a part of each kind may take to stop before it is killed."""
 
@@ -196,7 +195,7 @@ class SystemPlan:
         """Return the program that is the log."""
         return ChildProgram(
             name=LOG,
-            command=tuple(kafka.command()),
+            command=tuple(kafka.command(for_long=True)),
             directory=kafka.directory,
             environment=_environment(),
             output=self.data.output(LOG),
@@ -208,10 +207,13 @@ class SystemPlan:
         meter = LogRoomMeter(self.log_disk)
         reserve = LogReserve(kafka.directory / "reserve", self.settings.log_min_free_bytes)
 
-        def probe(_pid: int) -> PartHealth:
+        archive = ArchiveWriter(kafka.write_archive)
+
+        def probe(pid: int) -> PartHealth:
             reserve.look()
             if not kafka.is_serving():
                 return PartHealth(False, "does not answer")
+            archive.look(pid)
             room = meter.read()
             serving = f"serving {kafka.bootstrap_servers}"
             if room is None:

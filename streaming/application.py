@@ -18,13 +18,13 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql import SparkSession
 
 from mqlake.clock import Clock
-from mqlake.errors import LogError
+from mqlake.errors import LogError, MqlakeError
 from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
 from mqlake.log.admin import LogAdmin
 from mqlake.logs import set_up_logging
 from streaming.calendar_watch import CalendarWatch
 from streaming.figures import QueryFigures, Watched, read_heap, read_positions
-from streaming.jvm.bridge import CALL_LOGGER, JvmError, java_class
+from streaming.jvm.bridge import CALL_LOGGER, JvmError
 from streaming.jvm.process import Jvm
 from streaming.log_topics import partition_counts
 from streaming.poison import PoisonGuard
@@ -38,8 +38,6 @@ _logger = logging.getLogger(__name__)
 LOCK_TIMEOUT_SECONDS: Final = 30.0
 END_SECONDS: Final = 3.0
 """How long an end in order may take. Then Java is killed: work under way is done again."""
-_CLASS_DUMP: Final = "mqlake.spark.ClassDump"
-_WRITES_ARCHIVE: Final = "writes the archive of Java's classes, this once"
 
 
 class StoppedEarly(BaseException):
@@ -193,7 +191,7 @@ class Engine:
                 )
                 return 1
             if self.clock.monotonic() >= archive_at:
-                self._write_archive(figures)
+                self._write_archive()
                 archive_at = math.inf
             queries.check()
             healthy, detail, more, waits = look(queries.trouble())
@@ -216,25 +214,18 @@ class Engine:
         CALL_LOGGER.setLevel(logging.CRITICAL)
         return 0
 
-    def _write_archive(self, figures: dict[str, Any]) -> None:
-        """Have Java write the archive of its classes: for seconds it does nothing else."""
+    def _write_archive(self) -> None:
         archive = self.jvm.archive
         if archive is None or archive.is_written:
             return
-        java = java_class(self.spark, _CLASS_DUMP)
 
         def write() -> None:
             try:
-                java.write(str(archive.unfinished))
-            except JvmError as error:
+                archive.write(self.jvm.process.pid)
+            except (MqlakeError, OSError) as error:
                 _logger.warning("no archive", extra={"fields": {"reason": str(error)}})
 
-        writing = threading.Thread(target=write, name="archive", daemon=True)
-        writing.start()
-        while writing.is_alive() and not self.stopping.is_set():
-            self.heart.beat(healthy=True, detail=_WRITES_ARCHIVE, figures=figures)
-            writing.join(INTERVAL_SECONDS)
-        archive.take()
+        threading.Thread(target=write, name="archive", daemon=True).start()
 
 
 def run(settings: StreamingSettings, heart: Heart, begin: Callable[[Stop], int]) -> int:

@@ -1,9 +1,10 @@
 """An archive of the classes that a Java program loads: with it the JVM starts with half the work.
 
 Reading and checking classes (Spark has some 20,000, Kafka 5,000) is most of the cost of a start.
-Java can write them to a file and map that file at its next start (JEP 350). So one run writes the
-archive, for its Java and its class path; the next start takes it, and all use it from then on. A
-program writes it when it ends in order, or while it runs, if it may stand still for a while.
+Java can write them to a file and map that file at its next start (JEP 310, 350). So one run writes
+the archive, for its Java and its class path; the next start takes it, and all use it from then on.
+A program writes it when it ends in order; or another JVM does, of the classes that it has while it
+runs: neither does it stand still, nor does it keep the memory that this takes.
 """
 
 import hashlib
@@ -12,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from mqlake.errors import OperationalError
 from mqlake.status import start_ticks
+from streaming.jvm.attach import ask_jvm
 
 SECONDS: Final = 60.0
 """Longest that Java may take to write it: five on two processors that have nothing else to do, more
@@ -70,13 +73,33 @@ class ClassArchive:
         return self._options(f"-XX:ArchiveClassesAtExit={self.unfinished}")
 
     def options_of_running(self) -> list[str]:
-        """Return those of a JVM that uses it, or may be asked to write `unfinished`, running."""
-        return self._options("-XX:+RecordDynamicDumpInfo")
+        """Return those of a JVM that uses it, or may be asked to `write` one while it runs."""
+        return self._options()
 
-    def _options(self, without: str) -> list[str]:
+    def _options(self, *without: str) -> list[str]:
         self.take()
-        common = [*_QUIET, *_SHARED]
-        return [*common, f"-XX:SharedArchiveFile={self.path}" if self.is_written else without]
+        archived = [f"-XX:SharedArchiveFile={self.path}"] if self.is_written else without
+        return [*_QUIET, *_SHARED, *archived]
+
+    def write(self, pid: int) -> None:
+        """Have another JVM write the archive of the classes that a running one has.
+
+        Args:
+            pid: Of one with `options_of_running`.
+
+        Raises:
+            OperationalError: None was written.
+        """
+        folder = Path(os.readlink(f"/proc/{pid}/cwd"))
+        try:
+            ask_jvm(pid, f'VM.cds static_dump "{self.unfinished}"', SECONDS)
+        finally:
+            # What the other one said, in the working directory, for which there is no option.
+            for said in folder.glob("java_pid*_std???"):
+                said.unlink(missing_ok=True)
+        if not _is_finished(self.unfinished):
+            raise OperationalError(f"Java, process {pid}, has written no {self.unfinished}")
+        self.take()
 
     def take(self) -> None:
         """Take the archive that a JVM has finished, and remove the remains of others."""

@@ -9,7 +9,6 @@ from typing import Final, Protocol
 
 from mqlake.errors import OperationalError
 from mqlake.query_application import NAME, Cause
-from streaming.jvm import class_archive
 from streaming.jvm.class_archive import ClassArchive
 from streaming.jvm.process import die_with_parent, java_command, java_executable
 from streaming.settings.query import QuerySettings
@@ -38,12 +37,12 @@ class Java(Protocol):
         """Return how it has ended, when it has."""
         ...
 
-    async def stop(self, *, in_order: bool) -> None:
-        """End it; it is gone when this returns.
+    async def rest(self) -> None:
+        """Have the archive of its classes written, once: it has served, and nobody uses it now."""
+        ...
 
-        Args:
-            in_order: It may take the time to write the archive of its classes, once.
-        """
+    async def stop(self) -> None:
+        """End it; it is gone when this returns."""
         ...
 
 
@@ -73,7 +72,7 @@ def prepare(settings: QuerySettings, environment: dict[str, str]) -> Command:
     if jars.archives is not None:
         archive = ClassArchive.of(jars.archives, NAME, java, jars.class_path)
     options = java_options(settings, folder, settings.heap_mb)
-    options += archive.options() if archive is not None else []
+    options += archive.options_of_running() if archive is not None else []
     words = java_command(java, options, jars.class_path)
     # In a file, as the settings of some storage are secrets: everybody sees a command's words.
     arguments = folder / "java-arguments"
@@ -152,13 +151,16 @@ class ConnectServer:
             return f"it was killed by signal {-code}", "other"
         return f"java ended with exit code {code}", "other"
 
-    async def stop(self, *, in_order: bool) -> None:
-        if in_order and self._archive is not None and not self._archive.is_written:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.terminate()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(class_archive.SECONDS):
-                    await self._process.wait()
+    async def rest(self) -> None:
+        archive, self._archive = self._archive, None
+        if archive is None or archive.is_written:
+            return
+        try:
+            await asyncio.to_thread(archive.write, self.pid)
+        except (OperationalError, OSError) as exc:
+            _logger.warning("no archive", extra={"fields": {"reason": str(exc)}})
+
+    async def stop(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         await self._process.wait()

@@ -25,8 +25,6 @@ _FIRST_PAUSE_SECONDS: Final = 1.0
 _LONGEST_PAUSE_SECONDS: Final = 60.0
 """Pause before a further start of a Spark without uses; longer when starts fail."""
 
-_IN_ORDER: Final = ("idle", "stopped")
-"""Causes of an end at which Spark is well."""
 ENDS: Final = (*get_args(Cause), "idle")
 """Causes of those ends after which there may be another life."""
 
@@ -157,7 +155,7 @@ class SparkKeeper:
             if has_run:
                 self.start_seconds = time.monotonic() - began_at
                 self._begin_serving()
-                reason, cause = await self._serve_until_end(ended)
+                reason, cause = await self._serve_until_end(java, ended)
             elif ended.done():
                 reason, cause = ended.result()
             else:
@@ -165,7 +163,7 @@ class SparkKeeper:
                 cause = "other"
         finally:
             self.phase = "ending"
-            await java.stop(in_order=self._has_served and cause in _IN_ORDER)
+            await java.stop()
             await ended
             self.java_pid = None
         self._end_of_life(reason, cause, has_run=has_run)
@@ -197,10 +195,13 @@ class SparkKeeper:
         use.say_ready(self._port, self.java_pid)
 
     async def _serve_until_end(
-        self, ended: asyncio.Task[tuple[str, Cause]]
+        self, java: Java, ended: asyncio.Task[tuple[str, Cause]]
     ) -> tuple[str, Cause | Literal["idle"]]:
         """Return why this life is over."""
+        rest: asyncio.Task[None] | None = None
         while True:
+            if rest is None and self._has_served and not self._uses:
+                rest = asyncio.create_task(java.rest())
             change = asyncio.create_task(self._next_change())
             is_idle = not self._uses and self._idle_seconds is not None
             try:

@@ -151,7 +151,10 @@ class _Ready:
         await self._stopped.wait()
         return "the tests have ended", "other"
 
-    async def stop(self, *, in_order: bool) -> None:
+    async def rest(self) -> None:
+        pass
+
+    async def stop(self) -> None:
         self._stopped.set()
 
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 
 from streaming.jvm.jars import PYSPARK_JARS
 from streaming.jvm.process import Jvm, start_jvm
@@ -26,14 +25,11 @@ def test_what_a_running_jvm_has_written_the_next_one_uses(
     first = start(routing_jars, tmp_path)
     archive = first.archive
     assert archive is not None
-    gateway = ClientServer(
-        java_parameters=JavaParameters(port=first.port, auth_token=first.secret),
-        python_parameters=PythonParameters(port=0, eager_load=False),
-    )
-    gateway.jvm.mqlake.spark.ClassDump.write(str(archive.unfinished))
+    archive.write(first.process.pid)
     assert first.process.poll() is None, "it goes on"
-    gateway.shutdown()
     first.kill()
+    assert list(tmp_path.iterdir()) == [archive.path]
+    assert not list(Path.cwd().glob("java_pid*"))
     second = start(routing_jars, tmp_path)
     try:
         assert archive.is_written

@@ -38,7 +38,7 @@ class ToyJava:
 
     def __init__(self, *, listens: bool) -> None:
         self.pid = os.getpid()
-        self.was_in_order = False
+        self.rests = 0
         self._listens = listens
         self._end: asyncio.Future[tuple[str, Cause]] = asyncio.get_running_loop().create_future()
 
@@ -53,8 +53,10 @@ class ToyJava:
     async def ended(self) -> tuple[str, Cause]:
         return await asyncio.shield(self._end)
 
-    async def stop(self, *, in_order: bool) -> None:
-        self.was_in_order = in_order
+    async def rest(self) -> None:
+        self.rests += 1
+
+    async def stop(self) -> None:
         self.end("stopped", "other")
 
 
@@ -152,7 +154,7 @@ async def test_it_ends_when_nobody_uses_it_and_starts_again(tmp_path: Path) -> N
         held.close()
         await kept.reach(1, "resting")
         assert dict(kept.keeper.ends) == {"idle": 1}
-        assert kept.started[-1].was_in_order, "it may write the archive of its classes"
+        assert kept.started[-1].rests == 1, "it may write the archive of its classes"
         (await kept.use()).close()
         assert (kept.keeper.starts, len(kept.started)) == (2, 2)
 
@@ -182,7 +184,7 @@ async def test_who_has_a_query_that_does_not_stop_ends_it_for_all(tmp_path: Path
             end = await held.ended()
             assert end == End("a query did not stop within 10 s", "asked", was_alone=False)
             held.close()
-        assert not kept.started[-1].was_in_order
+        assert not kept.started[-1].rests
         (await kept.use()).close()
 
 
