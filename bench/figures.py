@@ -64,6 +64,23 @@ _OF_FLEETS: Final[Mapping[str, tuple[float, bool]]] = {
 }
 """However many sessions they have."""
 
+_OF_THE_FIRST_HOUR: Final = {
+    "first SQL after the demo": (3.0, False),
+    "SQL again": (1.5, False),
+    "first dry run, of the demo": (3.0, False),
+    "clean connects, 8 at a time": (2_500, True),
+    "with a subscription each, 8 at a time": (1_500, True),
+    "memory, the query's Spark included": (2670, False),
+    "memory without the query's Spark": (2098, False),
+    "ready again": (18, False),
+    "down": (5, False),
+    "down while parts start": (5, False),
+    **{
+        f"delivery at 1,000/s, five minutes, {part}": (most, False)
+        for part, most in (("p50", 3), ("p99", 20), ("p99.9", 60), ("max", 150))
+    },
+}
+
 GOALS: Final[Mapping[str, tuple[float, bool]]] = {
     "codec, decode PUBLISH 3.1.1, QoS 0": (400_000, True),
     "codec, decode PUBLISH 5.0, QoS 1": (400_000, True),
@@ -132,6 +149,7 @@ GOALS: Final[Mapping[str, tuple[float, bool]]] = {
         for what, goal in _OF_FLEETS.items()
     },
     "memory of an idle connection": (12, False),
+    **{f"first hour, {what}": goal for what, goal in _OF_THE_FIRST_HOUR.items()},
     "fan-out 1 to 1,000, QoS 0": (100_000, True),
     "acknowledged, one gateway": (40_000, True),
     "end to end, sustained": (35_000, True),

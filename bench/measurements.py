@@ -12,6 +12,7 @@ from bench.budget import measure_budget
 from bench.codec import measure_codec
 from bench.connections import measure_connection_memory, measure_connects
 from bench.figures import Figures, figure, percentiles
+from bench.first_hour import measure_first_hour
 from bench.loader import Latency, Load
 from bench.memory import memory_figures
 from bench.painting import measure_first_paint
@@ -243,7 +244,10 @@ WITHOUT_SYSTEM: Final[Mapping[str, Callable[[], Sequence[Figures]]]] = {
 }
 """Taken before a system is started."""
 
-COLD: Final = frozenset({"ready", "idle"})
+FIRST_HOUR: Final = "first-hour"
+"""Only on request: it takes a quarter of an hour, and stops and starts the system."""
+
+COLD: Final = frozenset({"ready", "idle", FIRST_HOUR})
 """Measurements of a system that has just started."""
 
 MEASUREMENTS: Final[Mapping[str, Measurement]] = {
@@ -278,6 +282,7 @@ MEASUREMENTS: Final[Mapping[str, Measurement]] = {
     "sql-day": measure_sql_day,
     "rules-dry-run": measure_rules_dry_run,
     "cold-start": measure_cold_start,
+    FIRST_HOUR: measure_first_hour,
 }
 """In the order of a run: idle before any load, memory after all of it.
 
