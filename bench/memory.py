@@ -20,6 +20,8 @@ from bench.processes import MIB, family_of
 from streaming.jvm.attach import ask_jvm
 
 _KIB: Final = 1024
+_ANSWER_SECONDS: Final = 120.0
+"""A JVM answers one question at a time: while it has its archive of classes written, no other."""
 _REGION: Final = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \d+ *(.*)$")
 _GENERATION: Final = re.compile(
     r"total (\d+)K, used (\d+)K \[0x([0-9a-f]+), 0x[0-9a-f]+, 0x([0-9a-f]+)\)"
@@ -146,7 +148,7 @@ def _parts_of(process: psutil.Process) -> dict[str, int]:
     found = regions(Path(f"/proc/{process.pid}/smaps").read_text(encoding="utf-8"))
     if process.name() != "java":
         return {PYTHON: sum(one.pss_bytes for one in found)}
-    heap_info = ask_jvm(process.pid, "GC.heap_info")
+    heap_info = ask_jvm(process.pid, "GC.heap_info", _ANSWER_SECONDS)
     parts = parts_of_java(found, heap_info, ask_jvm(process.pid, "Compiler.codecache"))
     parts[HEAP_USED] = heap_used(heap_info)
     for what, size in tracked(ask_jvm(process.pid, "VM.native_memory")).items():

@@ -9,8 +9,8 @@ import click
 
 from cli import _options
 from launcher.parts import SYSTEM_STOP_TIMEOUT_SECONDS
+from launcher.paths import DataDirectory
 from mqlake.errors import OperationalError
-from mqlake.status import load_state
 
 
 @click.command()
@@ -20,17 +20,18 @@ def command(data_dir: Path) -> None:
 
     It is not an error if the system does not run.
     """
-    state = load_state(data_dir)
-    if state is None or not state.is_alive:
+    data = DataDirectory(data_dir)
+    pid = data.holder()
+    if pid is None:
         click.echo(f"no system runs on {data_dir}", err=True)
         return
-    os.kill(state.pid, signal.SIGTERM)
+    os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + SYSTEM_STOP_TIMEOUT_SECONDS
-    while state.is_alive:
+    while data.holder() == pid:
         if time.monotonic() > deadline:
             raise OperationalError(
                 f"the system did not stop within {SYSTEM_STOP_TIMEOUT_SECONDS:.0f} s: see "
-                f"{data_dir / 'logs' / 'supervisor.log'}, or kill process {state.pid}"
+                f"{data_dir / 'logs' / 'supervisor.log'}, or kill process {pid}"
             )
         time.sleep(0.05)
     click.echo("stopped", err=True)

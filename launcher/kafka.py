@@ -268,6 +268,7 @@ class KafkaServer:
                 text=True,
                 timeout=FORMAT_TIMEOUT_SECONDS,
                 check=False,
+                preexec_fn=die_with_parent,
             )
         except subprocess.TimeoutExpired as exc:
             raise OperationalError(

@@ -1,5 +1,6 @@
 """Paths: the checkout, its `.runtime` folder, and the parts of a data directory."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
@@ -39,6 +40,18 @@ class DataDirectory:
     @property
     def lock(self) -> Path:
         return self.root / "lock"
+
+    def holder(self) -> int | None:
+        """Return the pid of the supervisor that has this directory; None when nobody has.
+
+        It has from the begin of its start on, before there is a state of a system.
+        """
+        try:
+            pid = int(self.lock.read_text(encoding="ascii"))
+            opened = [os.readlink(file) for file in Path(f"/proc/{pid}/fd").iterdir()]
+        except (OSError, ValueError):
+            return None
+        return pid if os.path.realpath(self.lock) in opened else None
 
     @property
     def state(self) -> Path:

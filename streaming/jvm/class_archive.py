@@ -20,6 +20,8 @@ from streaming.jvm.attach import ask_jvm
 SECONDS: Final = 60.0
 """Longest that Java may take to write it: five on two processors that have nothing else to do, more
 than twenty on busy ones. Without it every later start and every end takes longer."""
+_OTHER_SECONDS: Final = 600.0
+"""Longest that another JVM may take: nobody waits for it."""
 _SUFFIX: Final = ".jsa"
 _UNFINISHED: Final = ".tmp"
 """Behind the number of the process whose JVM writes it, and which of its JVMs that is."""
@@ -92,7 +94,7 @@ class ClassArchive:
         """
         folder = Path(os.readlink(f"/proc/{pid}/cwd"))
         try:
-            ask_jvm(pid, f'VM.cds static_dump "{self.unfinished}"', SECONDS)
+            ask_jvm(pid, f'VM.cds static_dump "{self.unfinished}"', _OTHER_SECONDS)
         finally:
             # What the other one said, in the working directory, for which there is no option.
             for said in folder.glob("java_pid*_std???"):
@@ -102,14 +104,18 @@ class ClassArchive:
         self.take()
 
     def take(self) -> None:
-        """Take the archive that a JVM has finished, and remove the remains of others."""
+        """Take the archive that a JVM has finished, and remove the remains of others.
+
+        A JVM that writes for another one has two files more: their names go on behind `.tmp`.
+        """
         name = self.path.name.rpartition("-")[0]
-        for left in self.path.parent.glob(f"{name}-*{_UNFINISHED}"):
-            if _is_finished(left) and left.name.startswith(f"{self.path.stem}."):
+        for left in self.path.parent.glob(f"{name}-*{_UNFINISHED}*"):
+            is_whole = left.suffix == _UNFINISHED and _is_finished(left)
+            if is_whole and left.name.startswith(f"{self.path.stem}."):
                 for old in self.path.parent.glob(f"{name}-*{_SUFFIX}"):
                     old.unlink(missing_ok=True)
                 left.replace(self.path)
-            elif start_ticks(int(left.stem.rpartition(".")[2].partition("-")[0])) is None:
+            elif start_ticks(int(left.name.split(".")[1].partition("-")[0])) is None:
                 left.unlink(missing_ok=True)
 
 

@@ -71,6 +71,7 @@ def test_what_processes_that_were_killed_have_left_is_removed(tmp_path: Path) ->
     ended.wait()
     left, written = (tmp_path / f"spark-0.{pid}-0.tmp" for pid in (ended.pid, os.getppid()))
     left.touch()
+    left.with_name(f"{left.name}.classlist").touch()
     written.touch()
     an_archive(tmp_path).options()
     assert list(tmp_path.iterdir()) == [written]
