@@ -193,7 +193,7 @@ class KafkaServer:
         archive = self._archive(java)
         flags = []
         if archive is not None:
-            flags = archive.options_of_running() if for_long else archive.options()
+            flags = archive.options_of_busy() if for_long else archive.options()
         heap = f"-Xmx{self.heap_mebibytes}m"
         return [java, *self._options(heap, *flags), "kafka.Kafka", "server.properties"]
 
@@ -205,7 +205,7 @@ class KafkaServer:
         """
         archive = self._archive(str(find_java_home(RUNTIME) / "bin" / "java"))
         if archive is not None and not archive.is_written:
-            archive.write(pid)
+            archive.write_beside(pid)
 
     def _archive(self, java: str) -> ClassArchive | None:
         """Return the archive of its classes; None where no file can be written."""

@@ -38,6 +38,7 @@ _logger = logging.getLogger(__name__)
 LOCK_TIMEOUT_SECONDS: Final = 30.0
 END_SECONDS: Final = 3.0
 """How long an end in order may take. Then Java is killed: work under way is done again."""
+_WRITES_ARCHIVE: Final = "writes the archive of Java's classes, this once"
 
 
 class StoppedEarly(BaseException):
@@ -191,7 +192,7 @@ class Engine:
                 )
                 return 1
             if self.clock.monotonic() >= archive_at:
-                self._write_archive()
+                self._write_archive(figures)
                 archive_at = math.inf
             queries.check()
             healthy, detail, more, waits = look(queries.trouble())
@@ -214,7 +215,8 @@ class Engine:
         CALL_LOGGER.setLevel(logging.CRITICAL)
         return 0
 
-    def _write_archive(self) -> None:
+    def _write_archive(self, figures: dict[str, Any]) -> None:
+        """Have Java write the archive of its classes: for seconds it does nothing else."""
         archive = self.jvm.archive
         if archive is None or archive.is_written:
             return
@@ -225,7 +227,11 @@ class Engine:
             except (MqlakeError, OSError) as error:
                 _logger.warning("no archive", extra={"fields": {"reason": str(error)}})
 
-        threading.Thread(target=write, name="archive", daemon=True).start()
+        writing = threading.Thread(target=write, name="archive", daemon=True)
+        writing.start()
+        while writing.is_alive() and not self.stopping.is_set():
+            self.heart.beat(healthy=True, detail=_WRITES_ARCHIVE, figures=figures)
+            writing.join(INTERVAL_SECONDS)
 
 
 def run(settings: StreamingSettings, heart: Heart, begin: Callable[[Stop], int]) -> int:

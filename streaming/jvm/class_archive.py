@@ -3,8 +3,8 @@
 Reading and checking classes (Spark has some 20,000, Kafka 5,000) is most of the cost of a start.
 Java can write them to a file and map that file at its next start (JEP 310, 350). So one run writes
 the archive, for its Java and its class path; the next start takes it, and all use it from then on.
-A program writes it when it ends in order; or another JVM does, of the classes that it has while it
-runs: neither does it stand still, nor does it keep the memory that this takes.
+A program writes it when it ends in order, or while it runs, if it may stand still for a while; or
+another JVM does, of the classes that it has, with ten times the work.
 """
 
 import hashlib
@@ -20,8 +20,8 @@ from streaming.jvm.attach import ask_jvm
 SECONDS: Final = 60.0
 """Longest that Java may take to write it: five on two processors that have nothing else to do, more
 than twenty on busy ones. Without it every later start and every end takes longer."""
-_OTHER_SECONDS: Final = 600.0
-"""Longest that another JVM may take: nobody waits for it."""
+_WRITING_SECONDS: Final = 600.0
+"""Likewise of one that runs on: nobody waits for it."""
 _SUFFIX: Final = ".jsa"
 _UNFINISHED: Final = ".tmp"
 """Behind the number of the process whose JVM writes it, and which of its JVMs that is."""
@@ -76,6 +76,10 @@ class ClassArchive:
 
     def options_of_running(self) -> list[str]:
         """Return those of a JVM that uses it, or may be asked to `write` one while it runs."""
+        return self._options("-XX:+RecordDynamicDumpInfo")
+
+    def options_of_busy(self) -> list[str]:
+        """Return those of a JVM that uses it, or of which `write_beside` is called."""
         return self._options()
 
     def _options(self, *without: str) -> list[str]:
@@ -84,7 +88,7 @@ class ClassArchive:
         return [*_QUIET, *_SHARED, *archived]
 
     def write(self, pid: int) -> None:
-        """Have another JVM write the archive of the classes that a running one has.
+        """Have a running JVM write the archive; it stands still for some seconds.
 
         Args:
             pid: Of one with `options_of_running`.
@@ -92,13 +96,27 @@ class ClassArchive:
         Raises:
             OperationalError: None was written.
         """
+        self._have_written(pid, "dynamic_dump")
+
+    def write_beside(self, pid: int) -> None:
+        """Have another JVM write the archive of the classes that a running one has.
+
+        Args:
+            pid: Of one with `options_of_busy`.
+
+        Raises:
+            OperationalError: None was written.
+        """
         folder = Path(os.readlink(f"/proc/{pid}/cwd"))
         try:
-            ask_jvm(pid, f'VM.cds static_dump "{self.unfinished}"', _OTHER_SECONDS)
+            self._have_written(pid, "static_dump")
         finally:
             # What the other one said, in the working directory, for which there is no option.
             for said in folder.glob("java_pid*_std???"):
                 said.unlink(missing_ok=True)
+
+    def _have_written(self, pid: int, how: str) -> None:
+        ask_jvm(pid, f'VM.cds {how} "{self.unfinished}"', _WRITING_SECONDS)
         if not _is_finished(self.unfinished):
             raise OperationalError(f"Java, process {pid}, has written no {self.unfinished}")
         self.take()

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from streaming.jvm.class_archive import ClassArchive
 from streaming.jvm.jars import PYSPARK_JARS
 from streaming.jvm.process import Jvm, start_jvm
 
@@ -19,13 +20,16 @@ def maps(jvm: Jvm, file: Path) -> bool:
     return str(file) in Path(f"/proc/{jvm.process.pid}/maps").read_text()
 
 
-def test_what_a_running_jvm_has_written_the_next_one_uses(
-    routing_jars: list[Path], tmp_path: Path
+@pytest.mark.parametrize("beside", [False, True], ids=["by itself", "by another one"])
+def test_what_is_written_of_a_running_jvm_the_next_one_uses(
+    beside: bool, routing_jars: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if beside:
+        monkeypatch.setattr(ClassArchive, "options_of_running", ClassArchive.options_of_busy)
     first = start(routing_jars, tmp_path)
     archive = first.archive
     assert archive is not None
-    archive.write(first.process.pid)
+    (archive.write_beside if beside else archive.write)(first.process.pid)
     assert first.process.poll() is None, "it goes on"
     first.kill()
     assert list(tmp_path.iterdir()) == [archive.path]
