@@ -28,11 +28,13 @@ BURST_SECONDS: Final = 8.0
 CYCLES: Final = 3_000
 CYCLES_IN_FLIGHT: Final = 8
 EARLY_SECONDS: Final = 3.0
+END_SECONDS: Final = 60.0
+"""Limit: `up` has ended soon after `down`."""
 SQL: Final = "SELECT topic, count(*) AS messages FROM messages GROUP BY topic ORDER BY topic"
 
 
 def measure_first_hour(bench: Bench) -> list[Figures]:
-    """Measure the rows of the table "the first minutes" of `docs/figures.md`."""
+    """Measure three starts and an early end; nothing when somebody else uses the system."""
     system = bench.own
     if system is None:
         bench.note("first hour: only a system of the bench's own is stopped and started")
@@ -173,7 +175,7 @@ def _early_end(system: LocalSystem) -> float:
     try:
         time.sleep(EARLY_SECONDS)
         seconds = _seconds(system.down)
-        starting.wait(EARLY_SECONDS)
+        starting.wait(END_SECONDS)
         return seconds
     finally:
         starting.kill()
