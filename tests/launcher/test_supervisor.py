@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
     for process in started:
         process.kill()
         process.communicate()
+    children = tmp_path / "children"  # those of a part outlive it
+    for line in children.read_text().split() if children.exists() else ():
+        with suppress(ProcessLookupError):
+            os.kill(int(line), signal.SIGKILL)
 
 
 def await_ready(process: "subprocess.Popen[str]") -> None:
