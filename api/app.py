@@ -16,18 +16,15 @@ from fastapi.routing import APIRoute
 from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
 from wsproto.utilities import LocalProtocolError
 
-from api import openapi, problems, refusals
 from api.audit.states import check_states
 from api.audit.trail import AuditTrail
-from api.authentication import authorize, is_audited
-from api.cache import SessionCache
+from api.clients.cache import SessionCache
 from api.dashboard import serving as dashboard
-from api.edges import NAME
-from api.entrance import Entrance, TimedProtocol
-from api.following import Followable, LogFollower
-from api.host_names import HostNames
-from api.job_journal import JobsTaker
-from api.middleware import RequestContext
+from api.entrance import openapi, refusals
+from api.entrance.authentication import authorize, is_audited
+from api.entrance.limits import Entrance, TimedProtocol
+from api.jobs.journal import JobsTaker
+from api.log.following import Followable, LogFollower
 from api.routes import (
     accounts,
     alarms,
@@ -63,15 +60,19 @@ from api.routes import (
     topics,
     tracing,
 )
-from api.segments import MarkedPath
-from api.services import Services, make_services
 from api.settings import PREFIX, ApiSettings
-from mqlake.addresses import is_loopback
-from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
+from api.web import problems
+from api.web.host_names import HostNames
+from api.web.middleware import RequestContext
+from api.web.segments import MarkedPath
+from api.wiring.edges import NAME
+from api.wiring.services import Services, make_services
 from mqlake.logs import set_up_logging
 from mqlake.metrics.families import Families
 from mqlake.metrics.server import MetricsServer, new_registry
-from mqlake.records import GATEWAYS, JOBS, METRICS, RULES, SESSIONS
+from mqlake.processes.heartbeat import INTERVAL_SECONDS, write_heartbeat
+from mqlake.records.messages import GATEWAYS, JOBS, METRICS, RULES, SESSIONS
+from mqlake.security.addresses import is_loopback
 
 _logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from pydantic import BaseModel, Field
 
 from mqlake.errors import OperationalError
-from mqlake.heartbeat import read_heartbeat
+from mqlake.processes.heartbeat import read_heartbeat
 
 
 class LinkCounters(BaseModel):

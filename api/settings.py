@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from mqlake.addresses import is_loopback
+from mqlake.security.addresses import is_loopback
+from mqlake.security.tls import TlsVersion
 from mqlake.settings import (
     LogDiskSettings,
     ProcessSettings,
@@ -16,8 +17,7 @@ from mqlake.settings import (
     TopicLevels,
     TracingSettings,
 )
-from mqlake.tls import TlsVersion
-from mqlake.topics import DEFAULT_MAX_LEVELS
+from mqlake.topics.names import DEFAULT_MAX_LEVELS
 
 PREFIX: Final = "/api/v1"
 """Prefix of the paths of the API."""

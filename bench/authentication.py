@@ -20,7 +20,7 @@ from bench.figures import Figures, figure
 from bench.gateways import BenchFleet, BenchGateway, running_fleet
 from bench.loader import Load, run_load
 from bench.programs import LoadPrograms
-from mqlake.argon2_verifiers import make_argon2_verifier
+from mqlake.security.argon2_verifiers import make_argon2_verifier
 
 OPEN: Final = "open"
 ASKS: Final = "asks"

@@ -13,7 +13,7 @@ from bench.connector import run_cycles
 from bench.figures import Figures, figure
 from bench.proxied import await_ready, control_plane, is_ready, running
 from bench.system import Bench
-from launcher.balancing import find_haproxy
+from launcher.planning.balancing import find_haproxy
 from launcher.ports import free_ports
 from mqlake.errors import OperationalError
 

@@ -24,8 +24,8 @@ from bench.loader import Load, LoadResult
 from bench.processes import cpu_percent_of, processes_of, thread_seconds_of, usage_of
 from bench.saturation import closed_loop, open_loop, rate_when_warm
 from bench.system import Bench
-from launcher.parts import LAKE, LOG, ROUTER
-from mqlake.status import SystemState
+from launcher.planning.parts import LAKE, LOG, ROUTER
+from mqlake.processes.status import SystemState
 
 REPETITIONS: Final = 3
 IDLE_SECONDS: Final = 5.0

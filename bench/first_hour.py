@@ -16,7 +16,7 @@ from bench.loader import Load, run_load
 from bench.memory import PARTS, PYTHON, memory_figures, memory_of
 from bench.processes import MIB, processes_of
 from bench.system import Bench
-from launcher.testing import PROGRAM, LocalSystem
+from launcher.testing.systems import PROGRAM, LocalSystem
 from mqlake.errors import OperationalError
 
 NAME: Final = "first hour"

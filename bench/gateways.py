@@ -17,15 +17,15 @@ from typing import Final
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from launcher.child import die_with_parent
-from launcher.kafka import Brokers, running_brokers
+from launcher.log.kafka import Brokers, running_brokers
 from launcher.ports import free_ports
 from mqlake.errors import OperationalError
-from mqlake.heartbeat import Heartbeat, read_heartbeat
 from mqlake.log.admin import END_OFFSETS, ensure_log_topics, offsets
 from mqlake.log.durability import Durability
 from mqlake.log.options import consumer_options, producer_options
 from mqlake.log.security import environment_of
-from mqlake.records import (
+from mqlake.processes.heartbeat import Heartbeat, read_heartbeat
+from mqlake.records.messages import (
     BARRIER_KEY_PREFIX,
     HEADER_SOURCE,
     INBOUND,

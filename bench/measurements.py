@@ -31,7 +31,7 @@ from bench.saturation import measure_sustained
 from bench.starting import measure_cold_start
 from bench.subscribing import measure_gateway_match
 from bench.system import Bench
-from launcher.testing import LocalSystem
+from launcher.testing.systems import LocalSystem
 from mqlake.errors import OperationalError
 
 WARM_UP_SECONDS: Final = 60.0

@@ -19,9 +19,7 @@ from mqlake.identifiers import MessageIdentifiers, machine_number
 from mqlake.log.admin import partition_count
 from mqlake.log.contract import ANY_PARTITION
 from mqlake.log.options import producer_options
-from mqlake.progress_records import ProgressRecord, encode_progress
-from mqlake.record_versions import HEADER_MQTT, Headers
-from mqlake.records import (
+from mqlake.records.messages import (
     HEADER_CLIENT_ID,
     HEADER_ID,
     HEADER_ORIGIN,
@@ -30,7 +28,8 @@ from mqlake.records import (
     message_key,
     mqtt_header,
 )
-from mqlake.session_records import (
+from mqlake.records.progress import ProgressRecord, encode_progress
+from mqlake.records.sessions import (
     NEVER_EXPIRES,
     SessionRecord,
     StoredSubscription,
@@ -38,9 +37,10 @@ from mqlake.session_records import (
     progress_key,
     session_key,
 )
-from mqlake.shard_records import Run, shard_of, stamp_headers
-from mqlake.tables import MESSAGES, RETAINED
-from mqlake.tables import SESSIONS as SESSIONS_TABLE
+from mqlake.records.shards import Run, shard_of, stamp_headers
+from mqlake.records.versions import HEADER_MQTT, Headers
+from mqlake.tables.catalogue import MESSAGES, RETAINED
+from mqlake.tables.catalogue import SESSIONS as SESSIONS_TABLE
 
 TENANT: Final = "default"
 _MQTT: Final = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from mqlake.status import SystemState
+from mqlake.processes.status import SystemState
 
 MIB = 1024 * 1024
 

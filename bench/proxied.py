@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from launcher.child import die_with_parent
-from mqlake.control_socket import ask_balancer
 from mqlake.errors import OperationalError
+from mqlake.processes.control_socket import ask_balancer
 
 READY_SECONDS: Final = 60.0
 LOOK_SECONDS: Final = 0.1

@@ -19,11 +19,11 @@ from bench.prepared import PastMessage, await_messages, write_messages
 from bench.processes import CpuWatch, cpu_percent_of, processes_of
 from bench.session_client import SessionClient
 from bench.system import Bench
-from launcher.parts import ROUTER
 from launcher.paths import DataDirectory
+from launcher.planning.parts import ROUTER
 from mqlake.api_client import ApiClient
 from mqlake.errors import OperationalError
-from mqlake.heartbeat import read_heartbeat
+from mqlake.processes.heartbeat import read_heartbeat
 
 COLUMNS: Final = "payload.due AS due, payload.publisher AS publisher, payload.number AS number"
 """Columns that the loader looks for in messages that it gets."""

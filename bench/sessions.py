@@ -28,10 +28,10 @@ from bench.session_client import REFUSED_PAUSE_SECONDS, SessionClient
 from mqlake.errors import OperationalError
 from mqlake.log.kafka_reader import KafkaLogReader
 from mqlake.log.options import producer_options
-from mqlake.progress_records import ProgressRecord, encode_progress
-from mqlake.records import GATEWAYS, SESSIONS
-from mqlake.session_records import progress_key
-from mqlake.shard_records import Run, shard_of, stamp_headers
+from mqlake.records.messages import GATEWAYS, SESSIONS
+from mqlake.records.progress import ProgressRecord, encode_progress
+from mqlake.records.sessions import progress_key
+from mqlake.records.shards import Run, shard_of, stamp_headers
 
 GATEWAY_NAMES: Final = ("gateway-1", "gateway-2", "gateway-3", "gateway-4")
 SUBSCRIPTIONS: Final = 5

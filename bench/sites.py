@@ -28,23 +28,23 @@ import uvloop
 
 from bench.latencies import summary
 from ingest.federation.sites.subscriptions import LOG_TOPICS
-from launcher.kafka import running_kafka
+from launcher.log.kafka import running_kafka
 from launcher.ports import free_ports
 from mqlake.clock import SystemClock
 from mqlake.errors import OperationalError
-from mqlake.heartbeat import read_heartbeat
 from mqlake.identifiers import MessageIdentifiers
 from mqlake.log.admin import LogAdmin
 from mqlake.log.contract import END
 from mqlake.log.kafka_reader import KafkaLogReader
 from mqlake.log.kafka_writer import KafkaLogWriter
-from mqlake.records import EVENTS, GATEWAYS, INBOUND, Message, message_headers, message_key
+from mqlake.processes.heartbeat import read_heartbeat
+from mqlake.records.messages import EVENTS, GATEWAYS, INBOUND, Message, message_headers, message_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from mqlake.errors import LogError
-    from mqlake.records import LogRecord
+    from mqlake.records.messages import LogRecord
 
 SITES: Final = (1, 2, 3)
 PARTITIONS: Final = 4

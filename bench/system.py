@@ -12,8 +12,8 @@ from bench.gateways import BenchGateway
 from bench.loader import Load, LoadResult, run_load
 from bench.processes import cpu_percent_of, processes_of
 from bench.programs import LoadPrograms
-from launcher.testing import LocalSystem
-from mqlake.status import SystemState, read_state
+from launcher.testing.systems import LocalSystem
+from mqlake.processes.status import SystemState, read_state
 
 QUIET_PERCENT: Final = 60.0
 QUIET_SECONDS: Final = 20.0

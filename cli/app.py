@@ -1,4 +1,4 @@
-"""The group of all commands: one module in this folder each, imported only when it is used.
+"""The group of all commands: one module each in the folders beside, imported only when it is used.
 
 So `mqlake gateway` never imports pyspark, and `mqlake --help` imports no command at all: it shows
 the first line of each module's docstring. A command is a module that defines `command`.
@@ -24,11 +24,11 @@ class LazyGroup(click.Group):
         return sorted(_summaries())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        module = cmd_name.replace("-", "_")
-        path = _FOLDER / f"{module}.py"
-        if not path.is_file() or _summary(path) is None:
+        path = _modules().get(cmd_name)
+        if path is None or _summary(path) is None:
             return None
-        command: click.Command = importlib.import_module(f"cli.{module}").command
+        module = importlib.import_module(f"cli.{path.parent.name}.{path.stem}")
+        command: click.Command = module.command
         return command
 
     def resolve_command(
@@ -45,9 +45,14 @@ class LazyGroup(click.Group):
             formatter.write_dl(sorted(_summaries().items()))
 
 
+def _modules() -> dict[str, Path]:
+    """Return the modules that may be a command's, by the command's name."""
+    return {path.stem.replace("_", "-"): path for path in _FOLDER.glob("*/*.py")}
+
+
 def _summaries() -> dict[str, str]:
     """Return the first line of each command's module, by the command's name."""
-    found = {path.stem.replace("_", "-"): _summary(path) for path in _FOLDER.glob("*.py")}
+    found = {name: _summary(path) for name, path in _modules().items()}
     return {name: summary for name, summary in found.items() if summary is not None}
 
 

@@ -37,7 +37,7 @@ from lab.waves import (
     expected_lines,
     waves_of,
 )
-from launcher.balancing import find_haproxy
+from launcher.planning.balancing import find_haproxy
 from launcher.ports import free_ports
 
 RUNS: Final = 3

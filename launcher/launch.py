@@ -10,22 +10,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from launcher import preflight
-from launcher.kafka import KafkaServer
-from launcher.log_cluster import check_cluster
-from launcher.log_recovery import recover_log
+from launcher.log.cluster import check_cluster
+from launcher.log.kafka import KafkaServer
+from launcher.log.recovery import recover_log
 from launcher.metrics import SUPERVISOR, SupervisorMetrics, metrics_url
-from launcher.parts import FEDERATION, SystemPlan
 from launcher.paths import OTHERS, DataDirectory
-from launcher.planning import Options, plan_system
+from launcher.planning import preflight
+from launcher.planning.parts import FEDERATION, SystemPlan
+from launcher.planning.planning import Options, plan_system
 from launcher.progress import PipeProgress, StartProgress, choose_progress, replay
-from launcher.requests import Requests
-from launcher.supervisor import STOP_SIGNALS, Interrupted, Supervisor
-from launcher.usage import members_of_sessions
+from launcher.supervision.requests import Requests
+from launcher.supervision.supervisor import STOP_SIGNALS, Interrupted, Supervisor
+from launcher.supervision.usage import members_of_sessions
 from mqlake.errors import MqlakeError, OperationalError
 from mqlake.logs import set_up_logging
 from mqlake.metrics.server import MetricsServer, new_registry
-from mqlake.status import (
+from mqlake.processes.status import (
     SystemState,
     boot_id,
     load_state,

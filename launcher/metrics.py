@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from mqlake.metrics.families import Families
-from mqlake.status import SystemState, url_host
+from mqlake.processes.status import SystemState, url_host
 
 SUPERVISOR: Final = "supervisor"
 

@@ -82,7 +82,7 @@ class DataDirectory:
 
     @property
     def restarts(self) -> Path:
-        """Requests to the supervisor, and their results (`launcher.requests`)."""
+        """Requests to the supervisor, and their results (`launcher.supervision.requests`)."""
         return self.run / "restart"
 
     @property

@@ -14,8 +14,8 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from mqlake.errors import OperationalError
-from mqlake.status import SystemState, read_state
-from mqlake.tls import pinned_context
+from mqlake.processes.status import SystemState, read_state
+from mqlake.security.tls import pinned_context
 
 PREFIX: Final = "/api/v1"
 TIMEOUT_SECONDS: Final = 60.0

@@ -13,10 +13,10 @@ from typing import Annotated, Final, Literal, Self, TypeAlias
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from mqlake.errors import MqlakeError
-from mqlake.operator_files import parse_operator_file, read_operator_file
-from mqlake.record_models import decode_model
-from mqlake.record_versions import RECORD_VERSION
-from mqlake.records import BAN_KEY_PREFIX
+from mqlake.records.messages import BAN_KEY_PREFIX
+from mqlake.records.models import decode_model
+from mqlake.records.versions import RECORD_VERSION
+from mqlake.security.operator_files import parse_operator_file, read_operator_file
 
 Network: TypeAlias = IPv4Network | IPv6Network
 Address: TypeAlias = IPv4Address | IPv6Address

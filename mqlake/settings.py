@@ -23,7 +23,7 @@ from pydantic_settings import SettingsError as SourceError
 from mqlake.errors import SettingsError
 from mqlake.log.security import LogServers
 from mqlake.logs import LogFormat
-from mqlake.topics import MAX_TOPIC_BYTES
+from mqlake.topics.names import MAX_TOPIC_BYTES
 
 TopicLevels = Annotated[int, Field(ge=1, le=MAX_TOPIC_BYTES + 1)]
 """Most levels of a topic that a process takes, its `max_topic_levels`."""

@@ -8,7 +8,7 @@ import json
 from typing import Any, Final, NamedTuple
 
 from mqlake.errors import InvalidRecord
-from mqlake.record_versions import RECORD_VERSION
+from mqlake.records.versions import RECORD_VERSION
 
 COUNTED: Final = (
     "connects",

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from mqlake.access_records import (
+from mqlake.errors import InvalidRecord, InvalidTopic
+from mqlake.records.access import (
     ROLES,
     TOKEN_NAME,
     Account,
@@ -19,9 +20,8 @@ from mqlake.access_records import (
     decode_access_key,
     key_name,
 )
-from mqlake.errors import InvalidRecord, InvalidTopic
-from mqlake.matching import covers
-from mqlake.topics import validate_topic_name
+from mqlake.topics.matching import covers
+from mqlake.topics.names import validate_topic_name
 from rules.model import ActionSpec
 from rules.templates import Template
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from mqlake.record_versions import VERSION_HEADER
-from mqlake.records import METRICS
-from mqlake.rule_records import RuleMetricsKey, rule_metrics_key
+from mqlake.records.messages import METRICS
+from mqlake.records.rules import RuleMetricsKey, rule_metrics_key
+from mqlake.records.versions import VERSION_HEADER
 from rules.actions.contract import NewRecord
 
 LATENCY_BOUNDS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 10_000, 60_000)

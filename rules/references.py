@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from mqlake.reference_records import ColumnType
+from mqlake.records.references import ColumnType
 
 MAX_BYTES: Final = 32 * 1024 * 1024
 """Size of an upload. Each batch of a rule that joins a table reads all of it."""

@@ -40,7 +40,7 @@ class Part:
 PARTS: Final = {
     "codec": Part(("ingest.protocol",), ("tests/ingest/protocol",)),
     "matching": Part(
-        ("mqlake.topics", "mqlake.matching", "mqlake.sharing"),
+        ("mqlake.topics.names", "mqlake.topics.matching", "mqlake.topics.sharing"),
         (
             *("tests/mqlake/test_topics.py", "tests/mqlake/test_matching.py"),
             *("tests/mqlake/test_sharing.py", "tests/mqlake/rights/test_patterns.py"),

@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 
 from api.access.materialised import MaterialisedAccess
 from api.access.tokens import KEY_PREFIX, SESSION_PREFIX, Secret, read_secret
-from mqlake.access_records import (
+from mqlake.clock import Clock
+from mqlake.errors import OperationalError
+from mqlake.records.access import (
     ROLES,
     TOKEN_NAME,
     Account,
@@ -16,9 +18,7 @@ from mqlake.access_records import (
     key_id_of,
     key_name,
 )
-from mqlake.clock import Clock
-from mqlake.errors import OperationalError
-from mqlake.matching import covers
+from mqlake.topics.matching import covers
 
 
 @dataclass(slots=True, frozen=True)

@@ -7,9 +7,11 @@ from api.access.callers import Caller
 from api.access.materialised import MaterialisedAccess
 from api.access.room import MAX_ACCOUNTS, MAX_KEYS, HeldSession, need_room, sessions_to_end
 from api.access.tokens import KEY_PREFIX, Secret, new_secret
-from api.log import LogAppender
-from api.repository import InTheWay, NotThere, RecordKind, Repository
-from mqlake.access_records import (
+from api.log.appending import LogAppender
+from api.log.repository import InTheWay, NotThere, RecordKind, Repository
+from mqlake.clock import Clock
+from mqlake.errors import MqlakeError
+from mqlake.records.access import (
     TOKEN_NAME,
     AccessKind,
     AccessValue,
@@ -20,11 +22,9 @@ from mqlake.access_records import (
     access_key,
     encode_access,
 )
-from mqlake.clock import Clock
-from mqlake.credentials import Verifier, make_verifier, read_verifier
-from mqlake.errors import MqlakeError
-from mqlake.records import ACCESS
-from mqlake.saslprep import UnpreparableText, prepare
+from mqlake.records.messages import ACCESS
+from mqlake.security.credentials import Verifier, make_verifier, read_verifier
+from mqlake.security.saslprep import UnpreparableText, prepare
 
 PASSWORD_ROUNDS: Final = 600_000
 """OWASP's number for PBKDF2 with SHA-256: some 0.2 s. People log in seldom, so unlike a gateway's

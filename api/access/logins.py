@@ -9,7 +9,7 @@ from api.access.changes import AccessChanges
 from api.access.materialised import MaterialisedAccess
 from api.access.passwords import ApiPasswordChecks
 from api.access.tokens import SESSION_PREFIX
-from api.repository import InTheWay
+from api.log.repository import InTheWay
 from mqlake.errors import MqlakeError
 
 

@@ -6,8 +6,8 @@ taken at once, so that a key works, and a revoked one does not, as soon as that 
 
 from typing import TypeVar
 
-from api.materialised import MaterialisedView
-from mqlake.access_records import (
+from api.log.materialised import MaterialisedView
+from mqlake.records.access import (
     AccessKind,
     AccessValue,
     Account,

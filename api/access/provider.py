@@ -19,10 +19,10 @@ import httpcore
 import jwt
 
 from api.settings import OidcSettings
-from mqlake.addresses import is_loopback
-from mqlake.checked_http import AddressRefused, CheckedBackend, make_ssl_context
 from mqlake.clock import Clock
 from mqlake.errors import MqlakeError, OperationalError
+from mqlake.security.addresses import is_loopback
+from mqlake.security.checked_http import AddressRefused, CheckedBackend, make_ssl_context
 
 CALLBACK: Final = "/login/oidc/callback"
 RETRY_SECONDS: Final = 5.0

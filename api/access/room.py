@@ -8,8 +8,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from api.repository import InTheWay
-from mqlake.access_records import SubjectKind
+from api.log.repository import InTheWay
+from mqlake.records.access import SubjectKind
 
 MAX_KEYS: Final = 10_000
 MAX_ACCOUNTS: Final = 10_000

@@ -15,11 +15,11 @@ from pydantic import (
 
 from api.access.callers import Caller
 from api.access.changes import ALL_TOPICS
-from api.jobs import to_time
-from mqlake.access_records import Account, ApiKey, Role, SubjectKind
+from api.jobs.jobs import to_time
 from mqlake.errors import InvalidTopic
-from mqlake.tenants import TenantName
-from mqlake.topics import split_shared, validate_topic_filter
+from mqlake.records.access import Account, ApiKey, Role, SubjectKind
+from mqlake.records.tenants import TenantName
+from mqlake.topics.names import split_shared, validate_topic_filter
 
 MIN_PASSWORD_CHARACTERS: Final = 8
 MAX_PASSWORD_CHARACTERS: Final = 256

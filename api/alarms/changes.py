@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from api.alarms.materialised import Known, MaterialisedAlarms
-from api.repository import NotThere, RecordKind, Repository
-from mqlake.alarm_records import Acknowledgement, Alarm, Kind, alarm_record_key, encode_alarm
-from mqlake.records import ALARMS
+from api.log.repository import NotThere, RecordKind, Repository
+from mqlake.records.alarms import Acknowledgement, Alarm, Kind, alarm_record_key, encode_alarm
+from mqlake.records.messages import ALARMS
 
 MAX_NOTE_CHARACTERS: Final = 1_000
 

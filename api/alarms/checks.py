@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from api.balancing import Balancer, NodeView
-from api.cache import SessionCache
+from api.clients.balancing import Balancer, NodeView
+from api.clients.cache import SessionCache
 from api.federation import Federation
-from api.jobs import Job, Jobs
+from api.jobs.jobs import Job, Jobs
 from api.live.metrics import (
     GatewayRates,
     MetricsSource,
@@ -17,8 +17,8 @@ from api.live.metrics import (
     SystemMetrics,
 )
 from api.rules.materialised import Entry, MaterialisedRules
-from mqlake.alarm_records import Severity
-from mqlake.status import RECOVERED_SECONDS
+from mqlake.processes.status import RECOVERED_SECONDS
+from mqlake.records.alarms import Severity
 
 MOST_LAG_RECORDS: Final = 50_000
 """A query that is so far behind does not keep up; a batch of the history's is smaller."""

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from api.materialised import MaterialisedView
-from mqlake.alarm_records import Acknowledgement, Alarm, decode_alarm, decode_alarm_key
+from api.log.materialised import MaterialisedView
+from mqlake.records.alarms import Acknowledgement, Alarm, decode_alarm, decode_alarm_key
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from pydantic import SecretStr
 
 from api.alarms.materialised import Known
 from api.settings import AlarmSettings, MailSettings, WebhookSettings
-from mqlake.checked_http import AddressRefused, CheckedBackend, make_ssl_context
 from mqlake.errors import OperationalError
+from mqlake.security.checked_http import AddressRefused, CheckedBackend, make_ssl_context
 
 _OK: Final = range(200, 300)
 

@@ -16,9 +16,9 @@ from api.alarms.changes import AlarmChanges, Change
 from api.alarms.checks import Found, Look
 from api.alarms.materialised import Known, MaterialisedAlarms
 from api.alarms.notify import Channel, Notice
-from mqlake.alarm_records import Alarm, Told
 from mqlake.clock import Clock
 from mqlake.errors import MqlakeError
+from mqlake.records.alarms import Alarm, Told
 
 _logger = logging.getLogger(__name__)
 

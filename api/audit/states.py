@@ -6,11 +6,11 @@ from typing import Any, Final
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from api.kept import Resource
-from api.resources import RESOURCES
-from api.services import Services
+from api.wiring.kept import Resource
+from api.wiring.resources import RESOURCES
+from api.wiring.services import Services
 from mqlake.errors import MqlakeError
-from mqlake.retention import read_policies
+from mqlake.tables.retention import read_policies
 
 Reader = Callable[[Services, Mapping[str, str], str], Any]
 """From services, parameters of the path and tenant to JSON; None: nothing is there."""
@@ -65,7 +65,9 @@ def check_states(changed: Set[str]) -> None:
     """
     said = {*_READERS, *_NO_STATE}
     if unsaid := {path for path in changed if "{" in path} - said:
-        raise TypeError(f"no resource in api/resources.py says the state at {sorted(unsaid)}")
+        raise TypeError(
+            f"no resource in api/wiring/resources.py says the state at {sorted(unsaid)}"
+        )
     if gone := said - changed:
         raise TypeError(f"a state is said of {sorted(gone)}, where no route changes anything")
 

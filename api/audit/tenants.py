@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qs
 
-from api.resources import ACCESS, ALARMS
-from api.services import Services
-from mqlake.access_records import Account, ApiKey
-from mqlake.tenants import DEFAULT_TENANT, TENANT_PATTERN
+from api.wiring.resources import ACCESS, ALARMS
+from api.wiring.services import Services
+from mqlake.records.access import Account, ApiKey
+from mqlake.records.tenants import DEFAULT_TENANT, TENANT_PATTERN
 
 Tenants = tuple[str, ...] | None
 """None: all, and what is of none."""

@@ -14,12 +14,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.audit.states import masked_request, state_at
 from api.audit.tenants import Subject, Tenants, tenant_in, tenants_now, tenants_of_change
-from api.dependencies import services_of
-from api.segments import plain
 from api.settings import PREFIX
-from mqlake.access_records import Role
-from mqlake.audit_records import AuditRecord
-from mqlake.tenants import DEFAULT_TENANT
+from api.web.segments import plain
+from api.wiring.dependencies import services_of
+from mqlake.records.access import Role
+from mqlake.records.audit import AuditRecord
+from mqlake.records.tenants import DEFAULT_TENANT
 
 _ATTEMPT: Final = "mqlake.attempt"
 """In the scope of a request."""

@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
-from api.dependencies import Heard, Settings
-from api.presence import Presence
-from api.problems import Problem
+from api.clients.presence import Presence
+from api.web.problems import Problem
+from api.wiring.dependencies import Heard, Settings
 from mqlake.errors import OperationalError
-from mqlake.status import read_state
+from mqlake.processes.status import read_state
 
 router = APIRouter(include_in_schema=False)
 

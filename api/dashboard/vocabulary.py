@@ -7,14 +7,16 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from api import control, jobs, pace, pages
 from api.access import views as access
 from api.alarms import changes as alarms
+from api.clients import control
+from api.jobs import jobs, pace
 from api.live import topics
 from api.replay import order as replay
-from mqlake.access_records import ROLES
-from mqlake.record_members import MAX_UINT32
-from mqlake.session_records import NEVER_EXPIRES
+from api.web import pages
+from mqlake.records.access import ROLES
+from mqlake.records.members import MAX_UINT32
+from mqlake.records.sessions import NEVER_EXPIRES
 from rules import model as rules
 from rules import references
 from rules.schemas import model as schemas

@@ -14,11 +14,11 @@ from typing import Any, Final, Protocol
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from api.following import take_batch
-from api.log import CLIENT_ID
+from api.log.appending import CLIENT_ID
+from api.log.following import take_batch
 from mqlake.errors import LogError, MqlakeError
 from mqlake.log.options import LOST_CODES, consumer_options
-from mqlake.status import read_state
+from mqlake.processes.status import read_state
 
 _logger = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from typing import Any, Final
 from api.live.feed import Feed, Record
 from api.live.stream import Event, LiveStream
 from api.live.topics import RecentTopics
-from api.messages import show_message
+from api.messages.messages import show_message
 from mqlake.errors import InvalidRecord
-from mqlake.matching import TopicFilterTrie
-from mqlake.records import INBOUND, decode_message
+from mqlake.records.messages import INBOUND, decode_message
+from mqlake.topics.matching import TopicFilterTrie
 
 _logger = logging.getLogger(__name__)
 

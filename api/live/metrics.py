@@ -10,17 +10,17 @@ from typing import Any, Final
 
 from pydantic import BaseModel, Field
 
-from api.balancing import Balancer, BalancerLink
+from api.clients.balancing import Balancer, BalancerLink
+from api.clients.presence import Gateways, Presence
 from api.federation import Federation, FederationLink
 from api.live.stream import Event, LiveStream
 from api.metrics.rules import MaterialisedMetrics
-from api.presence import Gateways, Presence
 from api.rules.materialised import MaterialisedRules
 from mqlake.clock import Clock
 from mqlake.errors import OperationalError
-from mqlake.gateway_heartbeat import ShownGateway
-from mqlake.latency import STAGES, added_up, percentile
-from mqlake.status import read_state, report
+from mqlake.processes.latency import STAGES, added_up, percentile
+from mqlake.processes.status import read_state, report
+from mqlake.records.gateway_heartbeat import ShownGateway
 
 _logger = logging.getLogger(__name__)
 

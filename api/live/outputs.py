@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from api.live.feed import Feed, Record
 from api.live.stream import Event, LiveStream
-from api.messages import show_time
+from api.messages.messages import show_time
 from mqlake.errors import InvalidRecord
-from mqlake.output_records import Output, decode_output, rule_record_key
-from mqlake.records import OUTPUTS
+from mqlake.records.messages import OUTPUTS
+from mqlake.records.outputs import Output, decode_output, rule_record_key
 
 _logger = logging.getLogger(__name__)
 

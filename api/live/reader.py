@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, NamedTuple
 
 from api.live.stream import LiveStream, Room
-from api.problems import problem_body
+from api.web.problems import problem_body
 
 BATCH_EVENTS: Final = 200
 CHECK_SECONDS: Final = 1.0

@@ -7,7 +7,7 @@ from math import exp
 from typing import Any, Final, NamedTuple
 
 from api.live.feed import Record
-from mqlake.matching import filter_matches
+from mqlake.topics.matching import filter_matches
 
 MAX_TOPICS: Final = 10_000
 MAX_KEPT_BYTES: Final = 4_096

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from api.following import Followed, KeptInMemory
-from api.log import LogAppender
-from api.repository import append
+from api.log.appending import LogAppender
+from api.log.following import Followed, KeptInMemory
+from api.log.repository import append
 from mqlake.clock import Clock
 from mqlake.errors import InvalidRecord
-from mqlake.record_versions import RECORD_VERSION
-from mqlake.records import METRICS
-from mqlake.rule_records import RuleMetricsKey, decode_rule_metrics_key, rule_metrics_key
+from mqlake.records.messages import METRICS
+from mqlake.records.rules import RuleMetricsKey, decode_rule_metrics_key, rule_metrics_key
+from mqlake.records.versions import RECORD_VERSION
 
 RESET_PROCESS: Final = "api"
 RESET_INCARNATION: Final = "reset"

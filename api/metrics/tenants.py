@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
-from api.following import Followed, KeptInMemory
+from api.log.following import Followed, KeptInMemory
 from api.metrics.rules import delete_keys, total
 from mqlake.errors import InvalidRecord
 from mqlake.metrics.families import Families
@@ -26,11 +26,11 @@ from mqlake.tenant_metrics import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from api.cache import SessionCache
-    from api.log import LogAppender
+    from api.clients.cache import SessionCache
+    from api.clients.presence import Gateways
+    from api.log.appending import LogAppender
     from api.metrics.rules import MaterialisedMetrics
-    from api.presence import Gateways
-    from api.storage import Storage
+    from api.tenants.storage import Storage
 
 OF_RULES: Final = {
     "rule_evaluations": "matched",

@@ -8,15 +8,15 @@ import os
 import secrets
 from pathlib import Path
 
-from api.log import LogAppender
+from api.log.appending import LogAppender
+from api.log.repository import InTheWay, NotThere, RecordKind, Repository
 from api.references.materialised import MaterialisedReferences, Reference
 from api.references.reading import Upload
-from api.repository import InTheWay, NotThere, RecordKind, Repository
 from mqlake.clock import Clock
 from mqlake.durable import sync
 from mqlake.errors import OperationalError
-from mqlake.records import RULES
-from mqlake.reference_records import (
+from mqlake.records.messages import RULES
+from mqlake.records.references import (
     UPLOADS,
     ReferenceKey,
     ReferenceRequest,

@@ -4,8 +4,8 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
-from api.materialised import MaterialisedView
-from mqlake.reference_records import (
+from api.log.materialised import MaterialisedView
+from mqlake.records.references import (
     Columns,
     ReferenceKey,
     ReferenceRequest,

@@ -14,7 +14,7 @@ from io import StringIO
 from typing import Any, Final, Literal, NamedTuple
 
 from mqlake.errors import MqlakeError
-from mqlake.reference_records import COLUMN_TYPES, Columns, ColumnType
+from mqlake.records.references import COLUMN_TYPES, Columns, ColumnType
 from rules.references import MAX_COLUMNS, MAX_ROWS, MAX_TEXT_CHARACTERS, is_column_name
 
 Format = Literal["csv", "json"]

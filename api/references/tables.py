@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqlake.errors import OperationalError
-from mqlake.reference_records import Columns, ColumnType, reference_table_path
+from mqlake.records.references import Columns, ColumnType, reference_table_path
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 
 from api.references.materialised import Reference
 from api.references.tables import Version
-from mqlake.reference_records import Columns
+from mqlake.records.references import Columns
 from rules.references import ReferenceColumn
 
 

@@ -20,7 +20,7 @@ from api.relations.views import (
     VIEW_SCHEMA,
     view_select,
 )
-from mqlake.tables import TABLES, is_there
+from mqlake.tables.catalogue import TABLES, is_there
 from rules.sql.quoting import quoted
 
 # `\Q…\E` quotes the text between; a `\E` in the filter itself would end it.

@@ -7,9 +7,9 @@ clients of Spark Connect they are views (`catalog`).
 from dataclasses import dataclass
 from typing import Final
 
-from mqlake.reference_records import reference_table
-from mqlake.rule_tables import rule_table
-from mqlake.tables import MESSAGES, RETAINED, RULE_TABLE_COLUMNS, TABLES, Table
+from mqlake.records.references import reference_table
+from mqlake.records.rule_tables import rule_table
+from mqlake.tables.catalogue import MESSAGES, RETAINED, RULE_TABLE_COLUMNS, TABLES, Table
 
 CATALOG_SCHEMA: Final = "spark_catalog.default"
 """Schema of the tables."""

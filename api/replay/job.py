@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from api.jobs import Job
-from api.pace import JobPace, when_there_is_room
+from api.jobs.jobs import Job
+from api.jobs.pace import JobPace, when_there_is_room
 from api.replay.order import COLUMNS_HINT, Place, ReplayOrder, ordered_query
 from api.replay.rows import MessageLimits, RowError, StoredMessage, read_row, read_rows
 from api.replay.targets import ReplayError, ReplayTarget

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from api.sql.checking import CheckedQuery, check
-from mqlake.matching import covers
+from mqlake.topics.matching import covers
 
 COLUMNS: Final = (
     "topic",

@@ -5,7 +5,7 @@ from typing import Final
 from api.access.callers import Callers
 from api.replay.order import ReplayOrder
 from api.replay.targets import ReplayError
-from mqlake.access_records import Role
+from mqlake.records.access import Role
 
 _ROLE: Final[Role] = "editor"
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from api.replay.order import COLUMNS, Place, ReplayOrder
 from api.sql.results import Result
 from mqlake.errors import InvalidRecord, InvalidTopic, MqlakeError
-from mqlake.records import Properties, decode_properties
-from mqlake.topics import is_system, validate_levels, validate_topic_name
+from mqlake.records.messages import Properties, decode_properties
+from mqlake.topics.names import is_system, validate_levels, validate_topic_name
 
 if TYPE_CHECKING:
     import pyarrow as pa

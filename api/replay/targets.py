@@ -5,16 +5,16 @@ from base64 import b64encode
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from api.cache import SessionCache
-from api.log import LogAppender
-from api.messages import MessageMaker, show_time
-from api.presence import Gateways
+from api.clients.cache import SessionCache
+from api.clients.presence import Gateways
+from api.log.appending import LogAppender
+from api.messages.messages import MessageMaker, show_time
 from api.replay.rows import StoredMessage
 from mqlake.errors import MqlakeError
 from mqlake.log.blocking import Append
 from mqlake.log.contract import ANY_PARTITION
-from mqlake.records import CONTROL_KEY_PREFIX, INBOUND, delivery_topic, encode_properties
-from mqlake.session_records import SessionRecord, decode_session
+from mqlake.records.messages import CONTROL_KEY_PREFIX, INBOUND, delivery_topic, encode_properties
+from mqlake.records.sessions import SessionRecord, decode_session
 
 PROPERTY_JOB: Final = "mqlake-replay"
 PROPERTY_ID: Final = "mqlake-replay-id"

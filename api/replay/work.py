@@ -5,11 +5,11 @@ from functools import partial
 from typing import Any, Final
 
 from api.access.callers import Callers
-from api.cache import SessionCache
-from api.jobs import Job, Work
-from api.log import LogAppender
-from api.messages import MessageMaker
-from api.presence import Gateways
+from api.clients.cache import SessionCache
+from api.clients.presence import Gateways
+from api.jobs.jobs import Job, Work
+from api.log.appending import LogAppender
+from api.messages.messages import MessageMaker
 from api.replay.job import Replay
 from api.replay.order import ReplayOrder
 from api.replay.rights import check_rights

@@ -1,3 +1,3 @@
 """One module a subject; each has a `router`."""
 
-from api import segments as segments  # its convertors stand in the paths
+from api.web import segments as segments  # its convertors stand in the paths

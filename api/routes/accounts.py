@@ -6,10 +6,10 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Path, Request
 
 from api.access.views import AccountView, ChangedAccount, NewAccount, fixed, view_account
-from api.authentication import CurrentCaller, for_tenants, needs, tell_access
-from api.dependencies import ChangeAccess, KnownAccess
-from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, to_page
-from api.problems import ProblemDetails
+from api.entrance.authentication import CurrentCaller, for_tenants, needs, tell_access
+from api.web.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, to_page
+from api.web.problems import ProblemDetails
+from api.wiring.dependencies import ChangeAccess, KnownAccess
 
 router = APIRouter(tags=["access"], responses={503: {"model": ProblemDetails}})
 

@@ -10,12 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from api.access.callers import Caller
 from api.alarms.changes import MAX_NOTE_CHARACTERS
 from api.alarms.materialised import Known, MaterialisedAlarms
-from api.authentication import CurrentCaller, for_tenants
-from api.dependencies import ChangeAlarms, KnownAlarms, Watch
-from api.jobs import to_time
-from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, write_cursor
-from api.problems import Problem, ProblemDetails
-from mqlake.alarm_records import Severity
+from api.entrance.authentication import CurrentCaller, for_tenants
+from api.jobs.jobs import to_time
+from api.web.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, write_cursor
+from api.web.problems import Problem, ProblemDetails
+from api.wiring.dependencies import ChangeAlarms, KnownAlarms, Watch
+from mqlake.records.alarms import Severity
 
 router = APIRouter(tags=["alarms"], responses={503: {"model": ProblemDetails}})
 

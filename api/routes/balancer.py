@@ -6,11 +6,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from pydantic import BaseModel, Field
 
-from api.authentication import needs
-from api.balancing import Balancer, BalancerLink
-from api.control import DRAIN_PER_SECOND, MAX_DRAIN_PER_SECOND
-from api.dependencies import Balancing
-from api.problems import Problem, ProblemDetails
+from api.clients.balancing import Balancer, BalancerLink
+from api.clients.control import DRAIN_PER_SECOND, MAX_DRAIN_PER_SECOND
+from api.entrance.authentication import needs
+from api.web.problems import Problem, ProblemDetails
+from api.wiring.dependencies import Balancing
 
 router = APIRouter(tags=["balancer"])
 

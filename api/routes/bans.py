@@ -7,11 +7,11 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
-from api.authentication import CurrentCaller, needs
-from api.dependencies import ChangeBans, KnownBans
-from api.jobs import to_time
-from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, to_page
-from api.problems import ProblemDetails
+from api.entrance.authentication import CurrentCaller, needs
+from api.jobs.jobs import to_time
+from api.web.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, to_page
+from api.web.problems import ProblemDetails
+from api.wiring.dependencies import ChangeBans, KnownBans
 from mqlake.bans import Ban, BannedClient, KeptBan, Network, Offence
 
 router = APIRouter(tags=["bans"], responses={503: {"model": ProblemDetails}})

@@ -8,12 +8,9 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse
 from pydantic import BaseModel, Field
 
-from api.cache import CachedSession, ClientFilter
-from api.control import disconnect
-from api.dependencies import Cache, Heard, Log
-from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, Tenant, read_cursor, to_page
-from api.problems import Problem, ProblemDetails
-from api.sessions import (
+from api.clients.cache import CachedSession, ClientFilter
+from api.clients.control import disconnect
+from api.clients.sessions import (
     ClientSessionView,
     ClientSubscriptionView,
     ClientSummary,
@@ -24,7 +21,10 @@ from api.sessions import (
     read_summary,
 )
 from api.settings import PREFIX
-from mqlake.tenants import DEFAULT_TENANT
+from api.web.pages import DEFAULT_LIMIT, Cursor, Limit, Page, Tenant, read_cursor, to_page
+from api.web.problems import Problem, ProblemDetails
+from api.wiring.dependencies import Cache, Heard, Log
+from mqlake.records.tenants import DEFAULT_TENANT
 
 router = APIRouter(
     tags=["clients"],

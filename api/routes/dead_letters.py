@@ -8,20 +8,20 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.authentication import CurrentCaller
-from api.dependencies import AllRuns, Connect, KnownRules
-from api.pace import DEFAULT_RATE, MAX_RATE
-from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, Tenant, write_cursor
-from api.pages import read_cursor as read_parts
-from api.problems import Problem, ProblemDetails
+from api.entrance.authentication import CurrentCaller
+from api.jobs.pace import DEFAULT_RATE, MAX_RATE
 from api.routes.rule_trials import to_ms
 from api.routes.rules import RuleIdPath, existing
 from api.rules.checking import compiled
 from api.rules.dead_letters import KEY_PARTS, DeadLetterView, Wanted, key_of, list_query, view
 from api.rules.rerun import why_not
 from api.rules.views import JobView, view_job
+from api.web.pages import DEFAULT_LIMIT, Cursor, Limit, Page, Tenant, write_cursor
+from api.web.pages import read_cursor as read_parts
+from api.web.problems import Problem, ProblemDetails
+from api.wiring.dependencies import AllRuns, Connect, KnownRules
 from mqlake.clock import SystemClock
-from mqlake.tenants import DEFAULT_TENANT
+from mqlake.records.tenants import DEFAULT_TENANT
 
 router = APIRouter(
     tags=["rules"], responses={code: {"model": ProblemDetails} for code in (422, 503)}

@@ -5,9 +5,9 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from api.dependencies import Federated
 from api.federation import Federation
-from api.problems import Problem, ProblemDetails
+from api.web.problems import Problem, ProblemDetails
+from api.wiring.dependencies import Federated
 
 router = APIRouter(tags=["federation"])
 

@@ -3,9 +3,9 @@
 from http import HTTPStatus
 
 from api.access.callers import Caller
-from api.problems import Problem
+from api.web.problems import Problem
 from mqlake.errors import InvalidTopic
-from mqlake.topics import split_shared, validate_topic_filter
+from mqlake.topics.names import split_shared, validate_topic_filter
 
 
 def check_filter(topic_filter: str) -> None:

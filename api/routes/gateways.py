@@ -7,13 +7,13 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from api.authentication import needs
-from api.control import DRAIN_PER_SECOND, MAX_DRAIN_PER_SECOND, ask_gateway
-from api.dependencies import Heard, Log, State
-from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, to_page
-from api.presence import Gateways, Presence
-from api.problems import Problem, ProblemDetails
-from mqlake.status import SystemState
+from api.clients.control import DRAIN_PER_SECOND, MAX_DRAIN_PER_SECOND, ask_gateway
+from api.clients.presence import Gateways, Presence
+from api.entrance.authentication import needs
+from api.web.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, to_page
+from api.web.problems import Problem, ProblemDetails
+from api.wiring.dependencies import Heard, Log, State
+from mqlake.processes.status import SystemState
 
 router = APIRouter(tags=["gateways"])
 

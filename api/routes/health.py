@@ -7,10 +7,10 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
-from api.dependencies import Settings
-from api.problems import ProblemDetails, problem_response
+from api.web.problems import ProblemDetails, problem_response
+from api.wiring.dependencies import Settings
 from mqlake.errors import OperationalError
-from mqlake.status import read_state, report
+from mqlake.processes.status import read_state, report
 
 router = APIRouter(tags=["health"])
 

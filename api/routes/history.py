@@ -6,16 +6,22 @@ from typing import Annotated, Final, Literal
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.authentication import CurrentCaller, for_tenants, needs
-from api.dependencies import HistoryDeleter, RunningJobs, Settings
-from api.history import REQUESTED, Deletion
-from api.pages import Tenant
-from api.problems import Problem, ProblemDetails
+from api.entrance.authentication import CurrentCaller, for_tenants, needs
+from api.messages.history import REQUESTED, Deletion
 from api.rules.views import JobView, view_job
+from api.web.pages import Tenant
+from api.web.problems import Problem, ProblemDetails
+from api.wiring.dependencies import HistoryDeleter, RunningJobs, Settings
 from mqlake.clock import SystemClock
 from mqlake.errors import SettingsError
-from mqlake.retention import EVERY, MOST_POLICIES, KeepingPolicy, read_policies, write_policies
-from mqlake.tenants import DEFAULT_TENANT, TenantName
+from mqlake.records.tenants import DEFAULT_TENANT, TenantName
+from mqlake.tables.retention import (
+    EVERY,
+    MOST_POLICIES,
+    KeepingPolicy,
+    read_policies,
+    write_policies,
+)
 
 router = APIRouter(
     tags=["history"], responses={code: {"model": ProblemDetails} for code in (422, 503)}

@@ -6,14 +6,14 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Path, Query
 
 from api.access.callers import Caller
-from api.authentication import CurrentCaller, for_tenants, for_topics
-from api.dependencies import RunningJobs
-from api.jobs import Job
-from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, write_cursor
-from api.problems import Problem, ProblemDetails
+from api.entrance.authentication import CurrentCaller, for_tenants, for_topics
+from api.jobs.jobs import Job
 from api.routes.history import DELETE_HISTORY
 from api.rules.views import JobView, view_job
-from api.tenant_deletion import DELETE_TENANT
+from api.web.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, write_cursor
+from api.web.problems import Problem, ProblemDetails
+from api.wiring.dependencies import RunningJobs
+from api.wiring.tenant_deletion import DELETE_TENANT
 from mqlake.clock import SystemClock
 
 router = APIRouter(

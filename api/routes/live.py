@@ -15,7 +15,7 @@ from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocketState
 
 from api.access.callers import Caller
-from api.authentication import (
+from api.entrance.authentication import (
     SUBPROTOCOL,
     CurrentCaller,
     authenticator_of,
@@ -23,7 +23,6 @@ from api.authentication import (
     check_tenant,
     for_topics,
 )
-from api.dependencies import Live
 from api.live.feed import Feed
 from api.live.messages import MessageFeed, message_event
 from api.live.metrics import SystemMetrics, metrics_event
@@ -31,13 +30,14 @@ from api.live.outputs import OutputFeed, output_event
 from api.live.reader import Reader, Told
 from api.live.readers import TooManyOfOne, TooManyReaders
 from api.live.stream import LiveStream
-from api.messages import MessageView
-from api.pages import Tenant
-from api.parts import LiveParts
-from api.problems import Problem, ProblemDetails
+from api.messages.messages import MessageView
 from api.routes.filters import check_filter, check_rights
+from api.web.pages import Tenant
+from api.web.problems import Problem, ProblemDetails
+from api.wiring.dependencies import Live
+from api.wiring.parts import LiveParts
 from mqlake.errors import OperationalError
-from mqlake.tenants import DEFAULT_TENANT, TenantName
+from mqlake.records.tenants import DEFAULT_TENANT, TenantName
 
 router = APIRouter(tags=["live"])
 sockets = APIRouter()

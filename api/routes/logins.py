@@ -8,12 +8,18 @@ from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel, Field
 
 from api.access.callers import Caller
-from api.authentication import CurrentCaller, authenticator_of, for_tenants, needs, tell_access
-from api.dependencies import ChangeAccess, KnownAccess
-from api.jobs import to_time
-from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, to_page
-from api.problems import Problem, ProblemDetails
-from mqlake.access_records import LoginSession, Role, SubjectKind
+from api.entrance.authentication import (
+    CurrentCaller,
+    authenticator_of,
+    for_tenants,
+    needs,
+    tell_access,
+)
+from api.jobs.jobs import to_time
+from api.web.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, to_page
+from api.web.problems import Problem, ProblemDetails
+from api.wiring.dependencies import ChangeAccess, KnownAccess
+from mqlake.records.access import LoginSession, Role, SubjectKind
 
 router = APIRouter(tags=["access"], responses={503: {"model": ProblemDetails}})
 

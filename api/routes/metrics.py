@@ -8,10 +8,10 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 from pydantic import BaseModel, Field
 
-from api.authentication import CurrentCaller, for_tenants
-from api.dependencies import Cache, Figures, State, SystemFigures
+from api.entrance.authentication import CurrentCaller, for_tenants
 from api.live.metrics import SystemMetrics
-from api.problems import ProblemDetails
+from api.web.problems import ProblemDetails
+from api.wiring.dependencies import Cache, Figures, State, SystemFigures
 
 router = APIRouter(tags=["metrics"], responses={503: {"model": ProblemDetails}})
 

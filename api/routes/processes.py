@@ -5,9 +5,9 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from api.dependencies import State
-from api.problems import ProblemDetails
-from mqlake.status import report
+from api.web.problems import ProblemDetails
+from api.wiring.dependencies import State
+from mqlake.processes.status import report
 
 router = APIRouter(tags=["processes"])
 

@@ -10,18 +10,18 @@ from fastapi import APIRouter, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from api.access.callers import Caller
-from api.authentication import CurrentCaller, audited, for_topics
-from api.dependencies import Maker, Publishing, Settings
-from api.messages import MadeMessage, MessageMaker
-from api.pages import Tenant
-from api.problems import Problem, ProblemDetails
+from api.entrance.authentication import CurrentCaller, audited, for_topics
+from api.messages.messages import MadeMessage, MessageMaker
 from api.routes.filters import check_rights
 from api.settings import ApiSettings
+from api.web.pages import Tenant
+from api.web.problems import Problem, ProblemDetails
+from api.wiring.dependencies import Maker, Publishing, Settings
 from mqlake.errors import InvalidTopic
-from mqlake.record_members import MAX_UINT32
-from mqlake.records import Properties
-from mqlake.tenants import DEFAULT_TENANT
-from mqlake.topics import (
+from mqlake.records.members import MAX_UINT32
+from mqlake.records.messages import Properties
+from mqlake.records.tenants import DEFAULT_TENANT
+from mqlake.topics.names import (
     MAX_TOPIC_BYTES,
     SYSTEM_LEVEL,
     is_system,

@@ -9,9 +9,6 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
-from api.dependencies import ChangeReferences, KnownReferences, Tables
-from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, Tenant, read_cursor, to_page, write_cursor
-from api.problems import Problem, ProblemDetails
 from api.references.materialised import MaterialisedReferences, Reference
 from api.references.reading import Format, Upload, read_schema, read_upload
 from api.references.tables import ReferenceTables, Version
@@ -22,8 +19,20 @@ from api.references.views import (
     view_reference,
     view_version,
 )
-from mqlake.reference_records import reference_table
-from mqlake.tenants import DEFAULT_TENANT
+from api.web.pages import (
+    DEFAULT_LIMIT,
+    Cursor,
+    Limit,
+    Page,
+    Tenant,
+    read_cursor,
+    to_page,
+    write_cursor,
+)
+from api.web.problems import Problem, ProblemDetails
+from api.wiring.dependencies import ChangeReferences, KnownReferences, Tables
+from mqlake.records.references import reference_table
+from mqlake.records.tenants import DEFAULT_TENANT
 from rules.references import MAX_BYTES, MAX_DESCRIPTION_CHARACTERS, ReferenceId
 
 router = APIRouter(tags=["references"], responses={503: {"model": ProblemDetails}})

@@ -5,17 +5,22 @@ from collections.abc import Iterator
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from api.authentication import CurrentCaller
-from api.dependencies import KnownReferences, KnownRules
-from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, Tenant, read_cursor, to_page
-from api.problems import ProblemDetails
+from api.entrance.authentication import CurrentCaller
 from api.relations.views import view_columns
 from api.rules.checking import compiled
 from api.rules.materialised import Entry
 from api.sql import usage
-from mqlake.reference_records import REFERENCE_TABLE_PREFIX
-from mqlake.tables import FOR_ADMINISTRATORS, RULE_TABLE_COLUMNS, RULE_TABLE_PREFIX, TABLES
-from mqlake.tenants import DEFAULT_TENANT
+from api.web.pages import DEFAULT_LIMIT, Cursor, Limit, Page, Tenant, read_cursor, to_page
+from api.web.problems import ProblemDetails
+from api.wiring.dependencies import KnownReferences, KnownRules
+from mqlake.records.references import REFERENCE_TABLE_PREFIX
+from mqlake.records.tenants import DEFAULT_TENANT
+from mqlake.tables.catalogue import (
+    FOR_ADMINISTRATORS,
+    RULE_TABLE_COLUMNS,
+    RULE_TABLE_PREFIX,
+    TABLES,
+)
 from rules.errors import RuleError
 
 router = APIRouter(tags=["sql"], responses={code: {"model": ProblemDetails} for code in (422, 503)})

@@ -6,20 +6,20 @@ from typing import Annotated
 from fastapi import APIRouter
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from api.authentication import CurrentCaller, for_topics
-from api.dependencies import AllRuns, Settings
-from api.pace import DEFAULT_RATE, MAX_RATE
-from api.pages import Tenant
-from api.problems import Problem, ProblemDetails
+from api.entrance.authentication import CurrentCaller, for_topics
+from api.jobs.pace import DEFAULT_RATE, MAX_RATE
 from api.replay.order import CLIENT_RATE, COLUMNS, ReplayOrder
 from api.replay.work import REPLAY
 from api.routes.sql import SqlProblemDetails
 from api.rules.views import JobView, view_job
 from api.sql.confining import MOST_CHARACTERS
+from api.web.pages import Tenant
+from api.web.problems import Problem, ProblemDetails
+from api.wiring.dependencies import AllRuns, Settings
 from mqlake.clock import SystemClock
 from mqlake.errors import InvalidTopic
-from mqlake.tenants import DEFAULT_TENANT
-from mqlake.topics import is_system, validate_topic_name
+from mqlake.records.tenants import DEFAULT_TENANT
+from mqlake.topics.names import is_system, validate_topic_name
 
 router = APIRouter(tags=["history"])
 _clock = SystemClock()

@@ -7,18 +7,18 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field
 
-from api import completeness
-from api.authentication import CurrentCaller, for_topics
-from api.control import clear_retained
-from api.dependencies import Completed, Log, Maker, Retained
-from api.messages import show_payload
-from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, Tenant, read_cursor, to_page
-from api.problems import Problem, ProblemDetails
+from api.clients.control import clear_retained
+from api.clients.sessions import PROTOCOL_VERSIONS
+from api.entrance.authentication import CurrentCaller, for_topics
+from api.messages import completeness
+from api.messages.messages import show_payload
 from api.routes.filters import check_filter, check_rights
-from api.sessions import PROTOCOL_VERSIONS
-from mqlake.tables import RETAINED
-from mqlake.tenants import DEFAULT_TENANT
-from mqlake.topics import SYSTEM_LEVEL, is_system, validate_topic_name
+from api.web.pages import DEFAULT_LIMIT, Cursor, Limit, Page, Tenant, read_cursor, to_page
+from api.web.problems import Problem, ProblemDetails
+from api.wiring.dependencies import Completed, Log, Maker, Retained
+from mqlake.records.tenants import DEFAULT_TENANT
+from mqlake.tables.catalogue import RETAINED
+from mqlake.topics.names import SYSTEM_LEVEL, is_system, validate_topic_name
 
 router = APIRouter(
     tags=["retained"],

@@ -7,11 +7,11 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Path, Response
 from pydantic import BaseModel, Field
 
-from api.authentication import CurrentCaller, audited, needs
-from api.dependencies import ChangeRights, KnownRights
-from api.jobs import to_time
-from api.pages import Page
-from api.problems import Problem, ProblemDetails
+from api.entrance.authentication import CurrentCaller, audited, needs
+from api.jobs.jobs import to_time
+from api.web.pages import Page
+from api.web.problems import Problem, ProblemDetails
+from api.wiring.dependencies import ChangeRights, KnownRights
 from mqlake.rights.applied import AppliedRights
 from mqlake.rights.documents import difference, write_rights
 from mqlake.rights.model import RightsFile, RightsRule

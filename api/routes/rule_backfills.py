@@ -7,19 +7,19 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.authentication import CurrentCaller
-from api.dependencies import AllRuns, ChangeRules, KnownRules
-from api.pace import DEFAULT_RATE, MAX_RATE
-from api.pages import Tenant
-from api.problems import Problem, ProblemDetails, RuleProblemDetails
+from api.entrance.authentication import CurrentCaller
+from api.jobs.pace import DEFAULT_RATE, MAX_RATE
 from api.routes.rule_trials import to_ms
 from api.routes.rules import IfMatch, RuleIdPath, Wait, answer_change, existing, read_etag
 from api.rules.backfill import BackfillError
 from api.rules.changes import body_of
 from api.rules.views import JobView, RuleView, view_job
 from api.rules.work import check_missed
+from api.web.pages import Tenant
+from api.web.problems import Problem, ProblemDetails, RuleProblemDetails
+from api.wiring.dependencies import AllRuns, ChangeRules, KnownRules
 from mqlake.clock import SystemClock
-from mqlake.tenants import DEFAULT_TENANT
+from mqlake.records.tenants import DEFAULT_TENANT
 
 router = APIRouter(
     tags=["rules"],

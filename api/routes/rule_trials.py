@@ -8,10 +8,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.access.callers import Caller
-from api.authentication import CurrentCaller, for_tenants, for_topics, needs
-from api.dependencies import AllRuns, Connect, KnownReferences, KnownRules
-from api.pages import Tenant
-from api.problems import Problem, ProblemDetails, RuleProblemDetails
+from api.entrance.authentication import CurrentCaller, for_tenants, for_topics, needs
 from api.routes.jobs import JobId, check_kind, is_shown, unknown_job
 from api.routes.rule_versions import find_version
 from api.routes.rules import RuleIdPath, existing
@@ -22,8 +19,11 @@ from api.rules.samples import make_sample
 from api.rules.trial import try_rule
 from api.rules.views import JobView, view_job
 from api.sql.errors import QueryError
+from api.web.pages import Tenant
+from api.web.problems import Problem, ProblemDetails, RuleProblemDetails
+from api.wiring.dependencies import AllRuns, Connect, KnownReferences, KnownRules
 from mqlake.clock import SystemClock
-from mqlake.tenants import DEFAULT_TENANT
+from mqlake.records.tenants import DEFAULT_TENANT
 from rules.model import MAX_SQL_CHARACTERS, Rule
 
 router = APIRouter(

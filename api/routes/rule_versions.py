@@ -7,10 +7,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Path, Response
 
 from api.access.callers import Caller
-from api.authentication import CurrentCaller, for_topics
-from api.dependencies import ChangeRules, KnownReferences, KnownRules, KnownTenants
-from api.pages import Page, Tenant
-from api.problems import Problem, ProblemDetails, RuleProblemDetails
+from api.entrance.authentication import CurrentCaller, for_topics
 from api.routes.rules import (
     IfMatch,
     RuleIdPath,
@@ -25,7 +22,10 @@ from api.rules.changes import body_of
 from api.rules.materialised import MaterialisedRules
 from api.rules.rights import is_within
 from api.rules.views import Difference, RuleView, VersionView, masked_body, view_version
-from mqlake.tenants import DEFAULT_TENANT
+from api.web.pages import Page, Tenant
+from api.web.problems import Problem, ProblemDetails, RuleProblemDetails
+from api.wiring.dependencies import ChangeRules, KnownReferences, KnownRules, KnownTenants
+from mqlake.records.tenants import DEFAULT_TENANT
 from rules.documents import write_document
 from rules.model import Rule
 

@@ -8,19 +8,8 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Header, Path, Query, Response
 
 from api.access.callers import Caller
-from api.authentication import CurrentCaller, for_tenants, for_topics, needs
-from api.dependencies import (
-    ChangeRules,
-    Connect,
-    KnownReferences,
-    KnownRules,
-    KnownTenants,
-    Log,
-    Metrics,
-)
+from api.entrance.authentication import CurrentCaller, for_tenants, for_topics, needs
 from api.metrics.rules import forget_metrics, reset_metrics
-from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, Tenant, read_cursor, to_page
-from api.problems import Problem, ProblemDetails, RuleProblemDetails
 from api.references.materialised import MaterialisedReferences
 from api.rules.changes import RuleChanges
 from api.rules.checking import check, compiled, warnings
@@ -42,8 +31,19 @@ from api.rules.views import (
     view_problem,
     view_rule,
 )
+from api.web.pages import DEFAULT_LIMIT, Cursor, Limit, Page, Tenant, read_cursor, to_page
+from api.web.problems import Problem, ProblemDetails, RuleProblemDetails
+from api.wiring.dependencies import (
+    ChangeRules,
+    Connect,
+    KnownReferences,
+    KnownRules,
+    KnownTenants,
+    Log,
+    Metrics,
+)
 from mqlake.errors import LogError, OperationalError
-from mqlake.tenants import DEFAULT_TENANT
+from mqlake.records.tenants import DEFAULT_TENANT
 from rules import columns
 from rules.actions import check_actions, describe_arguments
 from rules.errors import RuleError

@@ -5,13 +5,13 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Response
 
-from api.dependencies import ChangeSchemas, KnownRules
-from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, Tenant, read_cursor, to_page
-from api.problems import Problem, ProblemDetails
 from api.rules.materialised import MaterialisedRules
 from api.schemas.changes import SchemaChanges
 from api.schemas.views import SPARKPLUG_VIEW, NewSchema, SchemaDetails, SchemaView, view_schema
-from mqlake.tenants import DEFAULT_TENANT
+from api.web.pages import DEFAULT_LIMIT, Cursor, Limit, Page, Tenant, read_cursor, to_page
+from api.web.problems import Problem, ProblemDetails
+from api.wiring.dependencies import ChangeSchemas, KnownRules
+from mqlake.records.tenants import DEFAULT_TENANT
 from rules.schemas.model import SPARKPLUG_B, SchemaBody
 
 router = APIRouter(

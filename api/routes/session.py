@@ -10,7 +10,7 @@ from api.access.callers import Caller
 from api.access.logins import Logins, need_password
 from api.access.views import LoginRequest, NewPassword, OperationsView, SessionView, view_session
 from api.audit.trail import begin_attempt, known_as
-from api.authentication import (
+from api.entrance.authentication import (
     CurrentCaller,
     audited,
     authenticator_of,
@@ -22,10 +22,10 @@ from api.authentication import (
     needs,
     tell_access,
 )
-from api.dependencies import ChangeAccess, KnownAccess, LoggingIn
-from api.operations import open_to
-from api.problems import ProblemDetails
+from api.entrance.operations import open_to
 from api.settings import PREFIX
+from api.web.problems import ProblemDetails
+from api.wiring.dependencies import ChangeAccess, KnownAccess, LoggingIn
 
 # A caller who logs in is not known yet; the other routes are for known ones.
 public = APIRouter(tags=["access"])

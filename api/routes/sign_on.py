@@ -12,12 +12,12 @@ from pydantic import BaseModel, Field
 from api.access.logins import WrongCredentials
 from api.access.provider import CALLBACK, LoginRefused, Provider, derived
 from api.audit.trail import begin_attempt, known_as
-from api.authentication import authenticator_of, counting_login
 from api.dashboard.serving import PATH
-from api.dependencies import KnownAccess, LoggingIn, Oidc, Settings
-from api.problems import Problem, ProblemDetails
+from api.entrance.authentication import authenticator_of, counting_login
 from api.routes.session import open_session
 from api.settings import PREFIX
+from api.web.problems import Problem, ProblemDetails
+from api.wiring.dependencies import KnownAccess, LoggingIn, Oidc, Settings
 
 router = APIRouter(tags=["access"])
 

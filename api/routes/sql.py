@@ -17,19 +17,19 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import Receive, Scope, Send
 
-from api import completeness
-from api.authentication import CurrentCaller, for_tenants, for_topics, needs
-from api.dependencies import Completed, Figures, Queries, Settings, Warming
+from api.entrance.authentication import CurrentCaller, for_tenants, for_topics, needs
+from api.messages import completeness
 from api.metrics.tenants import TenantFigures
-from api.pages import Tenant
-from api.problems import Problem, ProblemDetails
-from api.spark import Cancelled
+from api.spark.connect import Cancelled
 from api.sql.checking import check
 from api.sql.confining import MOST_CHARACTERS
 from api.sql.results import MEDIA_TYPES, Format, Result, write
 from api.sql.running import QueryLimits
 from api.sql.usage import usage_select
-from mqlake.tenants import DEFAULT_TENANT
+from api.web.pages import Tenant
+from api.web.problems import Problem, ProblemDetails
+from api.wiring.dependencies import Completed, Figures, Queries, Settings, Warming
+from mqlake.records.tenants import DEFAULT_TENANT
 
 router = APIRouter(tags=["sql"])
 
@@ -224,7 +224,7 @@ async def _streamed(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
 class _Answer(StreamingResponse):
     """An answer whose result is deleted when it ends, also one that never began.
 
-    One of which nothing is read ends with its connection (`api.entrance.TimedProtocol`).
+    One of which nothing is read ends with its connection (`api.entrance.limits.TimedProtocol`).
     """
 
     def __init__(self, run: Run, parts: AsyncIterator[bytes], **more: Any) -> None:

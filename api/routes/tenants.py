@@ -7,8 +7,12 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, Field
 
-from api.authentication import CurrentCaller, for_tenants, needs
-from api.dependencies import (
+from api.entrance.authentication import CurrentCaller, for_tenants, needs
+from api.jobs.jobs import Jobs, to_time
+from api.rules.views import JobView, view_job
+from api.web.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, to_page
+from api.web.problems import Problem, ProblemDetails
+from api.wiring.dependencies import (
     AllRuns,
     Cache,
     ChangeTenants,
@@ -17,12 +21,8 @@ from api.dependencies import (
     KnownTenants,
     RunningJobs,
 )
-from api.jobs import Jobs, to_time
-from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, to_page
-from api.problems import Problem, ProblemDetails
-from api.rules.views import JobView, view_job
-from api.tenant_deletion import DELETE_TENANT, is_being_deleted
-from mqlake.tenants import (
+from api.wiring.tenant_deletion import DELETE_TENANT, is_being_deleted
+from mqlake.records.tenants import (
     DEFAULT_TENANT,
     NO_LIMITS,
     KeptTenant,

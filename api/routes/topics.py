@@ -9,16 +9,16 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
-from api.authentication import CurrentCaller, for_topics
-from api.dependencies import Feed
+from api.entrance.authentication import CurrentCaller, for_topics
 from api.live.topics import MAX_KEPT_BYTES, SeenTopic
-from api.messages import MessageView, show_message
-from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, Tenant, read_cursor, to_page
-from api.problems import Problem, ProblemDetails
+from api.messages.messages import MessageView, show_message
 from api.routes.filters import check_filter, check_rights
+from api.web.pages import DEFAULT_LIMIT, Cursor, Limit, Page, Tenant, read_cursor, to_page
+from api.web.problems import Problem, ProblemDetails
+from api.wiring.dependencies import Feed
 from mqlake.errors import InvalidRecord
-from mqlake.records import decode_message
-from mqlake.tenants import DEFAULT_TENANT
+from mqlake.records.messages import decode_message
+from mqlake.records.tenants import DEFAULT_TENANT
 
 router = APIRouter(
     tags=["topics"], responses={code: {"model": ProblemDetails} for code in (422, 503)}

@@ -5,12 +5,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from api.authentication import CurrentCaller, for_topics
-from api.dependencies import Tracing
-from api.pages import Tenant
-from api.problems import Problem, ProblemDetails
+from api.entrance.authentication import CurrentCaller, for_topics
 from api.tracing.views import Trace
-from mqlake.tenants import DEFAULT_TENANT
+from api.web.pages import Tenant
+from api.web.problems import Problem, ProblemDetails
+from api.wiring.dependencies import Tracing
+from mqlake.records.tenants import DEFAULT_TENANT
 
 router = APIRouter(tags=["history"])
 

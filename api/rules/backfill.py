@@ -10,19 +10,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from api.jobs import Job
-from api.log import LogAppender
-from api.log_range import has_messages
+from api.jobs.jobs import Job
+from api.log.appending import LogAppender
+from api.log.log_range import has_messages
 from api.rules import history
 from api.rules.materialised import Entry
 from api.rules.run import RuleRun
-from api.spark import EvaluationError, Row, Spark, SparkConnect
+from api.spark.connect import EvaluationError, Row, Spark, SparkConnect
 from mqlake.errors import MqlakeError
 from mqlake.log.blocking import Append
-from mqlake.output_records import DeadLetter, Position, dead_letter_headers, rule_record_key
-from mqlake.records import DEAD_LETTERS, INBOUND, OUTPUTS
-from mqlake.rule_records import OffsetRange, Span
-from mqlake.tables import MESSAGES
+from mqlake.records.messages import DEAD_LETTERS, INBOUND, OUTPUTS
+from mqlake.records.outputs import DeadLetter, Position, dead_letter_headers, rule_record_key
+from mqlake.records.rules import OffsetRange, Span
+from mqlake.tables.catalogue import MESSAGES
 from rules.language.compiled import CompiledRule
 from rules.sql.confined import Confined, GivenRows
 

@@ -8,15 +8,15 @@ import secrets
 from collections.abc import Callable, Collection
 from typing import Final
 
-from api.log import LogAppender
-from api.repository import InTheWay, NotThere, RecordKind, Repository
+from api.log.appending import LogAppender
+from api.log.repository import InTheWay, NotThere, RecordKind, Repository
 from api.rules.materialised import Entry, MaterialisedRules, encode_rule
 from mqlake.clock import Clock
 from mqlake.errors import MqlakeError
-from mqlake.records import RULES
-from mqlake.rule_records import RulesKey, rules_key
-from mqlake.rule_tables import MOST_TABLES
-from mqlake.tenants import NO_LIMITS, TenantLimits
+from mqlake.records.messages import RULES
+from mqlake.records.rule_tables import MOST_TABLES
+from mqlake.records.rules import RulesKey, rules_key
+from mqlake.records.tenants import NO_LIMITS, TenantLimits
 from rules.model import MAX_VERSIONS, Rule, RuleBody
 
 MAX_RULES: Final = 10_000

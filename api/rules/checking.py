@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from api.rules.trial import constant_conditions
-from api.spark import EvaluationError, SparkConnect
+from api.spark.connect import EvaluationError, SparkConnect
 from mqlake.errors import InvalidTopic, OperationalError
-from mqlake.matching import filter_matches
-from mqlake.reference_records import Columns
-from mqlake.topics import is_system, validate_topic_name
+from mqlake.records.references import Columns
+from mqlake.topics.matching import filter_matches
+from mqlake.topics.names import is_system, validate_topic_name
 from rules.actions import check_actions
 from rules.language.compiled import CompiledRule
 from rules.language.compiler import compile_rule

@@ -12,9 +12,9 @@ from typing import Any, Final
 from pydantic import BaseModel, Field
 
 from api.rules import history
-from api.spark import Row
-from mqlake.records import INBOUND
-from mqlake.tables import DEAD_LETTERS
+from api.spark.connect import Row
+from mqlake.records.messages import INBOUND
+from mqlake.tables.catalogue import DEAD_LETTERS
 
 SHOWN_BYTES: Final = 4_096
 _KEY: Final = (

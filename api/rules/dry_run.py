@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from api.jobs import Job
+from api.jobs.jobs import Job
 from api.rules import history
 from api.rules.run import HistoryRun
 from api.rules.times import HOUR_MS, shown_time
-from api.spark import EvaluationError, Row, Spark, SparkConnect
+from api.spark.connect import EvaluationError, Row, Spark, SparkConnect
 from mqlake.errors import MqlakeError
 from rules.language.compiled import CompiledRule
 from rules.sql.confined import Confined

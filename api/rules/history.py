@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mqlake.rule_records import EVENTS_PREFIX
-from mqlake.tables import DROPS, EVENTS, MESSAGES
-from mqlake.topics import SEPARATOR
+from mqlake.records.rules import EVENTS_PREFIX
+from mqlake.tables.catalogue import DROPS, EVENTS, MESSAGES
+from mqlake.topics.names import SEPARATOR
 from rules.columns import ROW as ROW_COLUMNS
 from rules.sql.confined import Confined, GivenRows
 

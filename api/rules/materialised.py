@@ -7,10 +7,10 @@ itself writes are taken at once, so that a caller who has changed a rule finds i
 import time
 from dataclasses import dataclass
 
-from api.materialised import MaterialisedView
+from api.log.materialised import MaterialisedView
 from api.rules.rerun_log import Begin, decode_begin
-from mqlake.rule_facts import Fact, keep, read_fact
-from mqlake.rule_records import (
+from mqlake.records.rule_facts import Fact, keep, read_fact
+from mqlake.records.rules import (
     Activation,
     Kind,
     LeftUnread,

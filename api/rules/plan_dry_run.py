@@ -9,7 +9,7 @@ import math
 from collections import defaultdict
 from typing import Any, Final
 
-from api.jobs import Job
+from api.jobs.jobs import Job
 from api.rules import history, plans
 from api.rules.dry_run import (
     MAX_ERRORS,
@@ -22,7 +22,7 @@ from api.rules.dry_run import (
     totals,
 )
 from api.rules.times import HOUR_MS, shown_time
-from api.spark import EvaluationError, Row, SparkConnect
+from api.spark.connect import EvaluationError, Row, SparkConnect
 from rules.language.compiled import CompiledRule
 from rules.language.plan import Plan
 from rules.sql.confined import Confined, GivenRows

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from api.rules import history
-from mqlake.reference_records import reference_table
+from mqlake.records.references import reference_table
 from rules.detections import batch_query
 from rules.language.plan import AT_COLUMN, DETECTED, EVENT_TIME, ROW_COLUMN, Plan, StatefulStream
 from rules.sql.confined import Confined, GivenRows

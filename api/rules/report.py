@@ -14,7 +14,7 @@ from api.rules.views import (
     SpanView,
     view_compiled,
 )
-from mqlake.output_records import run_name
+from mqlake.records.outputs import run_name
 
 ENGINE_QUERY: Final = "rules"
 """The query of all rules without memory."""

@@ -11,20 +11,20 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from api.jobs import Job
-from api.log import LogAppender
+from api.jobs.jobs import Job
+from api.log.appending import LogAppender
 from api.rules import history
 from api.rules.dead_letters import Wanted, places_query
 from api.rules.materialised import Entry
 from api.rules.rerun_log import Begin, Place, RerunLog
 from api.rules.run import RuleRun
-from api.spark import EvaluationError, Row, Spark, SparkConnect
+from api.spark.connect import EvaluationError, Row, Spark, SparkConnect
 from mqlake.errors import MqlakeError
 from mqlake.log.blocking import Append
-from mqlake.output_records import RERUN, DeadLetter, Position, dead_letter_headers, rule_record_key
-from mqlake.records import DEAD_LETTERS as DEAD_LETTERS_TOPIC
-from mqlake.records import INBOUND, OUTPUTS
-from mqlake.tables import DEAD_LETTERS, MESSAGES
+from mqlake.records.messages import DEAD_LETTERS as DEAD_LETTERS_TOPIC
+from mqlake.records.messages import INBOUND, OUTPUTS
+from mqlake.records.outputs import RERUN, DeadLetter, Position, dead_letter_headers, rule_record_key
+from mqlake.tables.catalogue import DEAD_LETTERS, MESSAGES
 from rules.language.compiled import CompiledRule
 from rules.sql.confined import Confined, GivenRows
 

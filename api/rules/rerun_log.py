@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from api.log import CLIENT_ID
+from api.log.appending import CLIENT_ID
 from mqlake.errors import InvalidRecord
 from mqlake.log.admin import LogAdmin
 from mqlake.log.blocking import BlockingReader
-from mqlake.output_records import RERUN, decode_position, rule_record_key
-from mqlake.record_versions import RECORD_VERSION
-from mqlake.records import DEAD_LETTERS, HEADER_OUTPUT, HEADER_STAGE, OUTPUTS, LogRecord
+from mqlake.records.messages import DEAD_LETTERS, HEADER_OUTPUT, HEADER_STAGE, OUTPUTS, LogRecord
+from mqlake.records.outputs import RERUN, decode_position, rule_record_key
+from mqlake.records.versions import RECORD_VERSION
 
 Place = tuple[int, int]
 """Partition and offset of a message in `mqlake.inbound`."""

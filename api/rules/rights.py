@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from api.access.callers import Caller
 from api.rules.checking import compiled
 from mqlake.errors import MqlakeError
-from mqlake.reference_records import Columns
+from mqlake.records.references import Columns
 from rules.errors import RuleError
 from rules.language.compiled import CompiledRule
 from rules.makers import why_not

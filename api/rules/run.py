@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
-from api.jobs import Job
-from api.log import LogAppender
-from api.pace import JobPace, when_there_is_room
+from api.jobs.jobs import Job
+from api.jobs.pace import JobPace, when_there_is_room
+from api.log.appending import LogAppender
 from api.rules.materialised import Entry
-from api.spark import Row, Spark, Statement
+from api.spark.connect import Row, Spark, Statement
 from mqlake.errors import MqlakeError
 from mqlake.log.blocking import Append
-from mqlake.output_records import Output, Position, output_headers, rule_record_key
+from mqlake.records.outputs import Output, Position, output_headers, rule_record_key
 
 TABLE_SECONDS: Final = 120.0
 """How long a table may take to follow the log."""

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from api.rules.trial import Sample
 from mqlake.errors import InvalidTopic, MqlakeError
-from mqlake.rule_records import EVENTS_PREFIX
-from mqlake.topics import SEPARATOR, validate_topic_name
+from mqlake.records.rules import EVENTS_PREFIX
+from mqlake.topics.names import SEPARATOR, validate_topic_name
 from rules import columns
 from rules.language.compiled import CompiledRule
 

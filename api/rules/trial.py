@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from api.rules import plans
 from api.rules.history import binary, guarded, text
-from api.spark import EvaluationError, SparkConnect
-from mqlake.matching import filter_matches
+from api.spark.connect import EvaluationError, SparkConnect
+from mqlake.topics.matching import filter_matches
 from rules.columns import ROW
 from rules.language.compiled import CompiledRule, Condition, Field
 from rules.language.plan import Plan

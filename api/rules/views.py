@@ -6,10 +6,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
-from api.jobs import Job, JobState, to_time
+from api.jobs.jobs import Job, JobState, to_time
 from api.rules.checking import compiled
 from api.rules.materialised import Entry
-from mqlake.rule_records import LeftUnread
+from mqlake.records.rules import LeftUnread
 from rules.errors import RuleError
 from rules.language.compiled import CompiledRule
 from rules.language.plan import encode_plan

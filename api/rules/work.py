@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from api.jobs import Job, NotResumable, Work
-from api.log import LogAppender
+from api.jobs.jobs import Job, NotResumable, Work
+from api.log.appending import LogAppender
+from api.log.repository import append
 from api.references.materialised import MaterialisedReferences
-from api.repository import append
 from api.rules import rerun
 from api.rules.backfill import BackfillError, BackfillOrder, backfill, live_range, missed_since
 from api.rules.checking import compiled
@@ -19,9 +19,9 @@ from api.rules.dry_run import TWO_TABLES, Compared, DryRunError, DryRunRange, dr
 from api.rules.materialised import Entry, MaterialisedRules
 from api.rules.plan_dry_run import plan_dry_run
 from api.rules.rerun_log import Begin, KafkaRerunLog, encode_begin
-from api.spark import SparkConnect
-from mqlake.records import RULES
-from mqlake.rule_records import rerun_key
+from api.spark.connect import SparkConnect
+from mqlake.records.messages import RULES
+from mqlake.records.rules import rerun_key
 from rules.language.compiled import CompiledRule
 from rules.model import Rule
 

@@ -7,11 +7,11 @@ rules need are not deleted. Rules that name no version go on with the newest: th
 from collections.abc import Sequence
 from contextlib import suppress
 
-from api.repository import InTheWay, NotThere, RecordKind, Repository
+from api.log.repository import InTheWay, NotThere, RecordKind, Repository
 from api.rules.checking import compiled
 from api.rules.materialised import Entry, MaterialisedRules
-from mqlake.records import RULES
-from mqlake.schema_records import SchemaKey, schema_key
+from mqlake.records.messages import RULES
+from mqlake.records.schemas import SchemaKey, schema_key
 from rules.errors import RuleError
 from rules.language.compiler import compile_rule
 from rules.schemas.model import MAX_SCHEMAS, MAX_VERSIONS, SPARKPLUG_B, Schema, SchemaBody

@@ -22,7 +22,7 @@ from api.sql.direct.questions import SmallQuestion, question_of
 from api.sql.errors import QueryError
 from api.sql.lengths import Lengths
 from mqlake.errors import InvalidTopic
-from mqlake.topics import validate_topic_filter
+from mqlake.topics.names import validate_topic_filter
 from rules.sql.confined import Confined, GivenRows
 from rules.sql.functions import (
     ALLOWED,

@@ -23,10 +23,10 @@ from api.relations.views import (
 from api.sql.dialect import to_sql
 from api.sql.errors import QueryError
 from api.sql.usage import NAME as USAGE
-from mqlake.reference_records import reference_table
-from mqlake.rule_tables import rule_table
-from mqlake.tables import AUDIT_LOG, FOR_ADMINISTRATORS, OF_TOPICS, RULE_TABLE_PATTERN
-from mqlake.tenants import DEFAULT_TENANT
+from mqlake.records.references import reference_table
+from mqlake.records.rule_tables import rule_table
+from mqlake.records.tenants import DEFAULT_TENANT
+from mqlake.tables.catalogue import AUDIT_LOG, FOR_ADMINISTRATORS, OF_TOPICS, RULE_TABLE_PATTERN
 from rules.sql.confined import GivenRows
 from rules.sql.errors import did_you_mean
 from rules.sql.functions import TABLE_FUNCTIONS

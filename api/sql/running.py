@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from api.kept_sessions import KeptSessions
 from api.relations.views import CATALOG_SCHEMA, TOPIC_LEVEL, TOPIC_MATCHES
-from api.spark import (
+from api.spark.connect import (
     Cancelled,
     EvaluationError,
     OutOfMemory,
@@ -27,6 +26,7 @@ from api.spark import (
     SparkEnded,
     sentence,
 )
+from api.spark.kept_sessions import KeptSessions
 from api.sql.brake import Brake
 from api.sql.checking import CheckedQuery
 from api.sql.direct.reader import TableFiles
@@ -41,8 +41,8 @@ from api.sql.results import Format, Result, ResultColumn
 from api.sql.room import NoRoomError, ResultRoom, Share
 from api.sql.slots import FairSlots
 from mqlake.errors import MqlakeError, OperationalError
-from mqlake.query_application import Use
-from mqlake.rule_tables import shown_name
+from mqlake.processes.query_application import Use
+from mqlake.records.rule_tables import shown_name
 from rules.sql.functions import QUERY_FUNCTIONS
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ No table has it, so it has no versions.
 from collections.abc import Iterable
 from typing import Final
 
-from mqlake.tables import Column
+from mqlake.tables.catalogue import Column
 from rules.sql.quoting import quoted
 
 NAME: Final = "usage"

@@ -8,11 +8,11 @@ import logging
 import threading
 from typing import Final
 
-from api.spark import JOB_START_SECONDS, SparkConnect
+from api.spark.connect import JOB_START_SECONDS, SparkConnect
 from api.sql.checking import check
 from api.sql.running import QueryLimits, QueryRunner
 from mqlake.errors import MqlakeError
-from mqlake.tenants import DEFAULT_TENANT
+from mqlake.records.tenants import DEFAULT_TENANT
 
 _logger = logging.getLogger(__name__)
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from api.cache import CachedSession
+from api.clients.cache import CachedSession
 from api.tracing.timeline import Held, Life
 from api.tracing.views import SubscriberTrace
-from mqlake.offsets import at
-from mqlake.progress_records import ProgressRecord, decode_marks, decode_progress, resume_cursor
-from mqlake.session_records import SessionRecord, StoredSubscription
+from mqlake.records.offsets import at
+from mqlake.records.progress import ProgressRecord, decode_marks, decode_progress, resume_cursor
+from mqlake.records.sessions import SessionRecord, StoredSubscription
 
 NEAR_MS: Final = 5_000
 """A drop that was written so soon after the message may be its own, of a client that was there."""

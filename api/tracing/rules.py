@@ -11,8 +11,8 @@ from api.tracing.deliveries import Traced
 from api.tracing.scan import Seen
 from api.tracing.views import ActionTrace, DeadLetterTrace, OutputTrace, RuleTrace
 from mqlake.errors import InvalidRecord
-from mqlake.output_records import DeadLetter, Output, decode_dead_letter, decode_output
-from mqlake.records import HEADER_ID, HEADER_OUTPUT
+from mqlake.records.messages import HEADER_ID, HEADER_OUTPUT
+from mqlake.records.outputs import DeadLetter, Output, decode_dead_letter, decode_output
 from rules.runner.checkpoint import Checkpoint, LaneKey, ReadPositions
 
 INBOUND_SOURCE: Final = "i"

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from api.log import CLIENT_ID
+from api.log.appending import CLIENT_ID
 from mqlake.errors import LogError
 from mqlake.log.blocking import BlockingReader
-from mqlake.records import LogRecord
+from mqlake.records.messages import LogRecord
 
 
 class Seen(NamedTuple):

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from api.relations.views import CATALOG_SCHEMA, TOPIC_MATCHES
 from api.rules import history
-from api.spark import Row, SparkConnect
+from api.spark.connect import Row, SparkConnect
 from api.tracing.timeline import EVENTS_USED
-from mqlake.rule_tables import rule_table
-from mqlake.tables import DEAD_LETTERS, DROPS, EVENTS, MESSAGES
+from mqlake.records.rule_tables import rule_table
+from mqlake.tables.catalogue import DEAD_LETTERS, DROPS, EVENTS, MESSAGES
 
 MOST_CLIENTS: Final = 1_000
 MOST_ROWS: Final = 5_000

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from mqlake.matching import filter_matches
-from mqlake.session_records import NEVER_EXPIRES
-from mqlake.topics import split_shared
+from mqlake.records.sessions import NEVER_EXPIRES
+from mqlake.topics.matching import filter_matches
+from mqlake.topics.names import split_shared
 
 EVENTS_USED: Final = (
     "session.subscribed",

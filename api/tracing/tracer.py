@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from api.access.callers import Caller
-from api.cache import SessionCache
+from api.clients.cache import SessionCache
 from api.rules.materialised import MaterialisedRules
-from api.spark import EvaluationError, SparkAway
+from api.spark.connect import EvaluationError, SparkAway
 from api.tracing.deliveries import Recorded, Standing, Traced, trace_subscriber
 from api.tracing.rules import RuleFindings, trace_rules
 from api.tracing.scan import Scan, ScanRange, Seen
@@ -19,7 +19,7 @@ from api.tracing.timeline import Timeline
 from api.tracing.views import AcceptedView, Recording, Routed, RuleTrace, SubscriberTrace, Trace
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.identifiers import identifier_ms
-from mqlake.records import (
+from mqlake.records.messages import (
     DEAD_LETTERS,
     EVENTS,
     HEADER_ID,
@@ -31,8 +31,8 @@ from mqlake.records import (
     decode_source,
     delivery_topic,
 )
-from mqlake.rule_records import events_read
-from mqlake.tables import RULE_TABLE_PREFIX
+from mqlake.records.rules import events_read
+from mqlake.tables.catalogue import RULE_TABLE_PREFIX
 from rules.runner.checkpoint import CHECKPOINT_KEY, decode_checkpoint
 
 _MESSAGE_MS: Final = 2_000

@@ -5,10 +5,10 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from api.access.callers import Caller
-from api.cache import SessionCache
-from api.presence import Gateways
+from api.clients.cache import SessionCache
+from api.clients.presence import Gateways
 from api.rules.materialised import MaterialisedRules
-from api.spark import SparkConnect
+from api.spark.connect import SparkConnect
 from api.tracing.scan import Scan
 from api.tracing.tables import TraceTables
 from api.tracing.tracer import MessageTracer

@@ -13,10 +13,10 @@ from ingest.balancer.metrics import add_metrics
 from ingest.balancer.settings import BalancerSettings
 from mqlake.clock import SystemClock
 from mqlake.errors import MqlakeError
-from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
 from mqlake.log.contract import LogAccess
 from mqlake.logs import set_up_logging
 from mqlake.metrics.server import MetricsServer, new_registry
+from mqlake.processes.heartbeat import INTERVAL_SECONDS, write_heartbeat
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from mqlake.control_socket import ANSWER_SECONDS, connect
 from mqlake.errors import MqlakeError, OperationalError
+from mqlake.processes.control_socket import ANSWER_SECONDS, connect
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ingest.balancer.haproxy.runtime_api import ProxyError
 from mqlake.errors import LogError
-from mqlake.records import CONTROL_KEY_PREFIX, delivery_topic
+from mqlake.records.messages import CONTROL_KEY_PREFIX, delivery_topic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

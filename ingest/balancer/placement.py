@@ -3,7 +3,7 @@
 Of the four strategies only `predicted` is decided here; HAProxy carries out the others by weights.
 
 `predicted` puts clients into *buckets*, by the CRC-32 that also chooses the shard of their session
-(`mqlake.shard_records.shard_of`); HAProxy computes the same. The number of buckets is a multiple
+(`mqlake.records.shards.shard_of`); HAProxy computes the same. The number of buckets is a multiple
 of that of the shards, so bucket modulo shards is the shard, and a bucket's first choice is the
 gateway that is to own its shard (`ingest.session.placement`): there a CONNECT waits for no other
 gateway. The bound: no node is given more than its even part by weight and a slack, as in consistent
@@ -20,7 +20,7 @@ from math import frexp
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from ingest.session.placement import place
-from mqlake.shard_records import shard_of
+from mqlake.records.shards import shard_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -14,8 +14,8 @@ from functools import cached_property
 from hashlib import sha1
 from typing import TYPE_CHECKING, Final
 
-from mqlake.matching import TopicFilterTrie
-from mqlake.topics import SHARE_PREFIX
+from mqlake.topics.matching import TopicFilterTrie
+from mqlake.topics.names import SHARE_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -33,7 +33,7 @@ from ingest.protocol.properties import (
     encode_properties,
 )
 from mqlake.errors import InvalidTopic, MqlakeError
-from mqlake.topics import SEPARATOR, validate_topic_name
+from mqlake.topics.names import SEPARATOR, validate_topic_name
 
 VERSION: Final = "2"
 NAME: Final = "mqlake-federation"

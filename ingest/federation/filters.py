@@ -12,8 +12,8 @@ Topics that begin with `$` are no part of a federation, so a leading wildcard ma
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from mqlake.matching import TopicFilterTrie
-from mqlake.topics import SEPARATOR
+from mqlake.topics.matching import TopicFilterTrie
+from mqlake.topics.names import SEPARATOR
 
 MULTI: Final = "#"
 SINGLE: Final = "+"

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from ingest.federation.envelope import ChainKey
 from mqlake.errors import InvalidTopic, MqlakeError
-from mqlake.topics import validate_topic_filter, validate_topic_name
+from mqlake.topics.names import validate_topic_filter, validate_topic_name
 
 VERSION: Final = 1
 MOST_WORDS: Final = 500

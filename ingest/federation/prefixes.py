@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ingest.federation.filters import meet
 from mqlake.errors import SettingsError
-from mqlake.topics import SEPARATOR
+from mqlake.topics.names import SEPARATOR
 
 
 class Prefixes:

@@ -14,9 +14,9 @@ import uvloop
 from ingest.federation.metrics import FederationMetrics
 from ingest.federation.settings import FederationSettings
 from mqlake.errors import MqlakeError, SettingsError
-from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
 from mqlake.logs import set_up_logging
 from mqlake.metrics.server import MetricsServer, new_registry
+from mqlake.processes.heartbeat import INTERVAL_SECONDS, write_heartbeat
 from mqlake.settings import load
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from mqlake.settings import (
     SettingsGroup,
     TopicLevels,
 )
-from mqlake.topics import DEFAULT_MAX_LEVELS, validate_topic_filter
+from mqlake.topics.names import DEFAULT_MAX_LEVELS, validate_topic_filter
 
 PORTS = {"mqtt": 1883, "mqtts": 8883}
 

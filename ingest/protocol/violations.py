@@ -111,7 +111,7 @@ CONNACK_FLAGS: Final = Violation(MALFORMED, "", "3.2.2", "3.2.2-1")
 SESSION_PRESENT_ON_ERROR: Final = Violation(PROTOCOL_ERROR, "", "3.2.2-4", "3.2.2-6")
 CONNACK_CODE: Final = Violation(PROTOCOL_ERROR, "3.2", "3.2.2.3", "3.2.2-8")
 
-# Topic names; a topic filter is checked where its answer is made (`mqlake.topics`).
+# Topic names; a topic filter is checked where its answer is made (`mqlake.topics.names`).
 PUBLISH_TOPIC_WILDCARD: Final = Violation(MALFORMED, "3.3", "3.3.2-2", "3.3.2-2")
 TOPIC_NAME_WILDCARD: Final = Violation(MALFORMED, "A", "4.7.1-1", "4.7.0-1")
 TOPIC_NAME_EMPTY: Final = Violation(PROTOCOL_ERROR, "A", "4.7.3-1", "4.7.3-1")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from mqlake.errors import InvalidRecord
 
 if TYPE_CHECKING:
-    from mqlake.shard_records import Key
+    from mqlake.records.shards import Key
 
 
 def key_of(value: dict[str, Any]) -> Key:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from ingest.session.control_members import key_of, keys_of, number_of
 from ingest.session.holder_host import REASONS, Grant, Refusal
 from mqlake.errors import InvalidRecord
-from mqlake.shard_records import (
+from mqlake.records.shards import (
     Key,
     Run,
     claim_key,

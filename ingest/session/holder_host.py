@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mqlake.errors import LogError
-    from mqlake.record_versions import Headers
-    from mqlake.shard_records import Key
+    from mqlake.records.shards import Key
+    from mqlake.records.versions import Headers
 
 Opening_contra = TypeVar("Opening_contra", contravariant=True)
 

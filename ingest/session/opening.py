@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ingest.session.effects import Effect
+from ingest.session.shard.effects import Effect
 from mqlake.errors import LogError
 
 if TYPE_CHECKING:

@@ -8,29 +8,29 @@ which does not find it yet. So a new owner acts when those before it have left, 
 their last act, or are silent; and an owner does acts that cannot be undone, publish a will or begin
 a session that no record tells of, only while it is certain to be heard (`PublishWills`).
 
-The owner acts in coroutines (`ingest.session.effects`). Its answers may be lost with it: a gateway
-whose claim is not answered repeats it, and a new owner looks at every claim that waits. So each act
-may be done twice, and none needs to be remembered.
+The owner acts in coroutines (`ingest.session.shard.effects`). Its answers may be lost with it: a
+gateway whose claim is not answered repeats it, and a new owner looks at every claim that waits. So
+each act may be done twice, and none needs to be remembered.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ingest.session import acts
-from ingest.session.dead_holders import DeadHolders
-from ingest.session.effects import AppendRecords, ShardRecord
-from ingest.session.entries import session_of
-from ingest.session.late_writers import LateWriters
-from ingest.session.share_groups import GroupsOfShard
-from ingest.session.stored_sessions import SessionsOfShard
-from ingest.session.stored_subscriptions import SubscriptionsOfShard
-from ingest.session.taken_sessions import TakenSession, TakenSessions
+from ingest.session.groups.share_groups import GroupsOfShard
+from ingest.session.shard import acts
+from ingest.session.shard.dead_holders import DeadHolders
+from ingest.session.shard.effects import AppendRecords, ShardRecord
+from ingest.session.shard.entries import session_of
+from ingest.session.shard.late_writers import LateWriters
+from ingest.session.shard.stored_sessions import SessionsOfShard
+from ingest.session.shard.stored_subscriptions import SubscriptionsOfShard
+from ingest.session.shard.taken_sessions import TakenSession, TakenSessions
 from mqlake.errors import InvalidRecord
-from mqlake.progress_records import decode_marks
-from mqlake.records import SKIPPED_KEY
-from mqlake.session_records import MARKS, SUBSCRIPTION
-from mqlake.shard_records import (
+from mqlake.records.messages import SKIPPED_KEY
+from mqlake.records.progress import decode_marks
+from mqlake.records.sessions import MARKS, SUBSCRIPTION
+from mqlake.records.shards import (
     LEFT,
     MEMBER,
     MEMBERSHIP,
@@ -47,12 +47,12 @@ from mqlake.shard_records import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ingest.session.effects import Work
-    from ingest.session.entries import ShardEntry, ShardStore
-    from mqlake.progress_records import MarksRecord
-    from mqlake.records import LogRecord
-    from mqlake.session_records import SessionRecord
-    from mqlake.shard_records import Claim, Key, Run, Stamp
+    from ingest.session.shard.effects import Work
+    from ingest.session.shard.entries import ShardEntry, ShardStore
+    from mqlake.records.messages import LogRecord
+    from mqlake.records.progress import MarksRecord
+    from mqlake.records.sessions import SessionRecord
+    from mqlake.records.shards import Claim, Key, Run, Stamp
 
 ASK_AGAIN_MS: Final = 2_000
 """How often a holder is asked again to let go."""

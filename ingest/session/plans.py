@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, Generic, TypeVar
 
-from mqlake.topics import SEPARATOR
+from mqlake.topics.names import SEPARATOR
 
 Plan = TypeVar("Plan")
 

@@ -14,10 +14,10 @@ from random import randrange
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from ingest.session.plans import Plans
-from mqlake.matching import TopicFilterTrie
-from mqlake.offsets import at, have_reached
-from mqlake.sharing import ShareStrategy, choose_member
-from mqlake.topics import split_shared
+from mqlake.records.offsets import at, have_reached
+from mqlake.topics.matching import TopicFilterTrie
+from mqlake.topics.names import split_shared
+from mqlake.topics.sharing import ShareStrategy, choose_member
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from launcher.doctor.contract import Finding, Patient, ok, warning
-from mqlake.addresses import is_loopback
+from mqlake.security.addresses import is_loopback
 
 
 def look_at_access(patient: Patient) -> Iterator[Finding]:

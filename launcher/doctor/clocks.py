@@ -8,7 +8,7 @@ What the product tolerates, by who goes wrong beyond it:
 - *A broker* stamps records with their append time, by which sessions expire, wills come and
   gateways are found dead: its difference from other brokers counts.
 - *This machine* closes windows by time of receipt. A calendar that is ahead deletes no more than
-  time has passed (`streaming/deletion_clock.py`).
+  time has passed (`streaming/tables/deletion_clock.py`).
 """
 
 import time
@@ -17,9 +17,9 @@ from typing import Final
 
 from launcher.doctor.contract import Finding, Level, Patient, ok
 from launcher.doctor.traffic import ANSWER_SECONDS, gateways_of
-from mqlake.heartbeat import AHEAD_SECONDS, read_heartbeat
 from mqlake.log.security import client_config
-from mqlake.records import GATEWAYS, SESSIONS
+from mqlake.processes.heartbeat import AHEAD_SECONDS, read_heartbeat
+from mqlake.records.messages import GATEWAYS, SESSIONS
 
 SKEW_SECONDS: Final = 1.0
 """The API judges a clock by the fastest of several heartbeats; more than this is no delay."""

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from launcher.paths import DataDirectory
-from mqlake.status import ProcessReport, SystemState
+from mqlake.processes.status import ProcessReport, SystemState
 
 
 class Level(StrEnum):

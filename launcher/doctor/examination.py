@@ -9,7 +9,7 @@ from launcher.doctor import access, clocks, machine, processes, rules, traffic
 from launcher.doctor.contract import Check, Finding, Level, Patient, error
 from launcher.paths import DataDirectory
 from mqlake.errors import OperationalError
-from mqlake.status import load_state
+from mqlake.processes.status import load_state
 
 _logger = logging.getLogger(__name__)
 

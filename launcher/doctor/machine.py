@@ -10,12 +10,12 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from launcher.doctor.contract import Finding, Patient, error, ok, warning
-from launcher.log_room import in_words
-from launcher.parts import LOG
+from launcher.log.room import in_words
 from launcher.paths import OTHERS
-from mqlake.control_socket import connect
-from mqlake.query_application import SOCKET_FILE
-from mqlake.tables import TABLES
+from launcher.planning.parts import LOG
+from mqlake.processes.control_socket import connect
+from mqlake.processes.query_application import SOCKET_FILE
+from mqlake.tables.catalogue import TABLES
 
 GIB: Final = 1024**3
 LEAST_DISK_BYTES: Final = GIB

@@ -5,16 +5,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from launcher.balancing import HAPROXY
 from launcher.doctor.contract import Finding, Patient, error, ok, warning
 from launcher.java import find_java_home, java_version
-from launcher.parts import LAKE, LOG, QUERY, ROUTER
 from launcher.paths import RUNTIME
+from launcher.planning.balancing import HAPROXY
+from launcher.planning.parts import LAKE, LOG, QUERY, ROUTER
 from mqlake.errors import OperationalError
-from mqlake.heartbeat import STALE_SECONDS as STALE_BEAT_SECONDS
-from mqlake.heartbeat import read_heartbeat
-from mqlake.status import RECOVERED_SECONDS, STALE_SECONDS
-from streaming.poison_file import Poison
+from mqlake.processes.heartbeat import STALE_SECONDS as STALE_BEAT_SECONDS
+from mqlake.processes.heartbeat import read_heartbeat
+from mqlake.processes.status import RECOVERED_SECONDS, STALE_SECONDS
+from streaming.application.poison_file import Poison
 
 NO_HEARTBEAT: Final = {"supervisor", LOG, HAPROXY}
 """The supervisor writes the state, and asks the log and HAProxy itself."""

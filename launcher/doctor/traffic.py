@@ -12,14 +12,14 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from launcher.doctor.contract import Finding, Patient, error, ok, warning
-from launcher.parts import FEDERATION
+from launcher.planning.parts import FEDERATION
 from mqlake.api_client import api_context
-from mqlake.control_socket import ask_balancer
 from mqlake.errors import OperationalError
 from mqlake.log.durability import MEANING, Durability
 from mqlake.log.security import client_config
-from mqlake.records import INBOUND, delivery_topic
-from mqlake.status import GatewayAddress
+from mqlake.processes.control_socket import ask_balancer
+from mqlake.processes.status import GatewayAddress
+from mqlake.records.messages import INBOUND, delivery_topic
 
 ANSWER_SECONDS: Final = 5.0
 SLOW_SECONDS: Final = 1.0

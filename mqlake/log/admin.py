@@ -40,7 +40,7 @@ from mqlake.log.log_topics import (
 )
 from mqlake.log.options import BATCH_BYTES, consumer_options
 from mqlake.log.security import client_config
-from mqlake.records import INBOUND, delivery_topic
+from mqlake.records.messages import INBOUND, delivery_topic
 
 BEGIN_OFFSETS: Final = OFFSET_BEGINNING
 END_OFFSETS: Final = OFFSET_END

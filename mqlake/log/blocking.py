@@ -17,8 +17,8 @@ from mqlake.log.contract import ANY_PARTITION, MOST_QUEUED_RECORDS, LogFull, Mis
 from mqlake.log.following import GrowthFollower
 from mqlake.log.kafka_ranges import KafkaRangeReader
 from mqlake.log.kafka_writer import KafkaLogWriter
-from mqlake.record_versions import Headers
-from mqlake.records import INBOUND, LogRecord
+from mqlake.records.messages import INBOUND, LogRecord
+from mqlake.records.versions import Headers
 
 TIMEOUT_SECONDS: Final = 10.0
 

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from mqlake.errors import LogError
-from mqlake.record_versions import Headers
-from mqlake.records import LogRecord
+from mqlake.records.messages import LogRecord
+from mqlake.records.versions import Headers
 
 BEGINNING: Final = -2
 """Position: the oldest record that the log still holds."""

@@ -10,12 +10,12 @@ from mqlake.errors import LogError
 from mqlake.log.admin import REQUEST_SECONDS
 from mqlake.log.contract import LogWriter
 from mqlake.log.growth_watch import GrowthWatch
-from mqlake.records import INBOUND
+from mqlake.records.messages import INBOUND
 
 _logger = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 0.5
-"""How late a step is followed; many times less than `mqlake.growth.OTHERS_SECONDS`."""
+"""How late a step is followed; many times less than `mqlake.log.growth.OTHERS_SECONDS`."""
 
 
 class GrowthFollower:

@@ -1,4 +1,4 @@
-"""Has the log grow (`mqlake.growth`) as far as it takes no reader: announced, added, moved.
+"""Has the log grow (`mqlake.log.growth`) as far as it takes no reader: announced, added, moved.
 
 Router and lake take the steps that follow. A process that stops in between begins again: the log
 says which steps are done.
@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from mqlake.errors import OperationalError
-from mqlake.growth import Growth, GrowthStep, Heard, check_growth, waits_for
-from mqlake.records import INBOUND
+from mqlake.log.growth import Growth, GrowthStep, Heard, check_growth, waits_for
+from mqlake.records.messages import INBOUND
 
 LOOK_SECONDS: Final = 0.2
 

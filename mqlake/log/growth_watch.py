@@ -12,12 +12,12 @@ from typing import Any, Final
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 
 from mqlake.errors import InvalidRecord, LogError
-from mqlake.gateway_heartbeat import decode_gateway_heartbeat
-from mqlake.growth import Growth, Heard, decode_growth
 from mqlake.log.admin import REQUEST_SECONDS, LogAdmin, partition_counts
+from mqlake.log.growth import Growth, Heard, decode_growth
 from mqlake.log.options import consumer_options
 from mqlake.log.places import made_with
-from mqlake.records import GATEWAYS, GROWTH_KEY, INBOUND, NO_GATEWAY, OUTPUTS, RETIRING
+from mqlake.records.gateway_heartbeat import decode_gateway_heartbeat
+from mqlake.records.messages import GATEWAYS, GROWTH_KEY, INBOUND, NO_GATEWAY, OUTPUTS, RETIRING
 
 _MOST_RECORDS: Final = 1_000
 _POLL_SECONDS: Final = 0.1

@@ -24,7 +24,7 @@ from mqlake.log.kafka_errors import error_of, to_log_error
 from mqlake.log.kafka_reader import to_record
 from mqlake.log.options import UNKNOWN_CODES, consumer_options
 from mqlake.log.shorter import lost_end
-from mqlake.records import LogRecord
+from mqlake.records.messages import LogRecord
 
 POLL_SECONDS: Final = 0.1
 """How long the thread polls before it looks whether it should stop; bounds the time of a close."""

@@ -29,7 +29,7 @@ from mqlake.log.contract import BEGINNING, END, ErrorCallback, RecordsCallback
 from mqlake.log.kafka_errors import CONNECTION_CODES, error_of, to_log_error
 from mqlake.log.options import consumer_options
 from mqlake.log.stalls import StallWatch
-from mqlake.records import LogRecord
+from mqlake.records.messages import LogRecord
 
 POLL_SECONDS: Final = 0.2
 """How long the thread polls before it looks for orders; bounds the time of a close, and of a change

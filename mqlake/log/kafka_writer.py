@@ -38,7 +38,7 @@ from mqlake.log.contract import (
 from mqlake.log.kafka_errors import error_of, to_log_error
 from mqlake.log.options import MAX_RECORD_BYTES, producer_options
 from mqlake.log.partitioning import partition_of
-from mqlake.record_versions import Headers
+from mqlake.records.versions import Headers
 
 _logger = logging.getLogger(__name__)
 

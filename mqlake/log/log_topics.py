@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from mqlake.records import (
+from mqlake.records.messages import (
     ACCESS,
     ALARMS,
     DEAD_LETTERS,
@@ -50,7 +50,7 @@ KEPT_UNTIL_READ: Final[Mapping[str, str]] = {
     "retention.bytes": "-1",
 }
 """Nothing goes by itself: the lake deletes records that are old and read by everybody
-(`streaming/log_retention.py`)."""
+(`streaming/reading/log_retention.py`)."""
 KEPT_A_WEEK_MS: Final = 7 * 24 * 60 * 60 * 1000
 KEPT_A_WEEK_BYTES: Final = 1024 * MIB
 KEPT_A_WEEK: Final[Mapping[str, str]] = {**KEPT_UNTIL_READ, "segment.bytes": str(64 * MIB)}

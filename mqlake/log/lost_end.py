@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from mqlake.durable import sync, write_durably
 from mqlake.log.files import segments
-from mqlake.records import (
+from mqlake.records.messages import (
     DEAD_LETTERS,
     EVENTS,
     INBOUND,

@@ -28,8 +28,8 @@ from mqlake.log.contract import (
     queue,
 )
 from mqlake.log.shorter import lost_end
-from mqlake.record_versions import Headers
-from mqlake.records import GATEWAYS, SESSIONS, LogRecord
+from mqlake.records.messages import GATEWAYS, SESSIONS, LogRecord
+from mqlake.records.versions import Headers
 
 MAX_BATCH_RECORDS: Final = 500
 

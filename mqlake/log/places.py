@@ -1,10 +1,10 @@
 """In how many partitions of `mqlake.inbound` messages are: not always in all that it has.
 
 Kafka lets anybody add partitions, takes none away, and clients put keys into all. Messages stay in
-those that the log was made with, until it has grown by our own hands (`mqlake.growth`).
+those that the log was made with, until it has grown by our own hands (`mqlake.log.growth`).
 """
 
-from mqlake.growth import Growth
+from mqlake.log.growth import Growth
 
 
 def used_partitions(inbound: int, outputs: int, growth: Growth | None) -> int:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mqlake.record_versions import RECORD_VERSION, in_version
+from mqlake.records.versions import RECORD_VERSION, in_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
     from mqlake.log.contract import AppendCallback, LogWriter
-    from mqlake.record_versions import Headers
+    from mqlake.records.versions import Headers
 
 
 class VersionedWriter:

@@ -18,9 +18,9 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from mqlake import VERSION
-from mqlake.addresses import is_loopback, names_this_machine
 from mqlake.logs import logged_lines
 from mqlake.metrics.families import Families
+from mqlake.security.addresses import is_loopback, names_this_machine
 from mqlake.settings import MetricsSettings
 
 _logger = logging.getLogger(__name__)

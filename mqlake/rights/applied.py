@@ -7,9 +7,9 @@ and the versions before.
 import json
 from typing import Final
 
-from mqlake.record_models import decode_model
-from mqlake.record_versions import RECORD_VERSION
-from mqlake.records import RIGHTS_KEY
+from mqlake.records.messages import RIGHTS_KEY
+from mqlake.records.models import decode_model
+from mqlake.records.versions import RECORD_VERSION
 from mqlake.rights.model import RightsFile
 
 _VERSION_PREFIX: Final = RIGHTS_KEY + b"/"

@@ -8,12 +8,12 @@ Answers are remembered, within bounds, for a connection asks the same again and 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
-from mqlake.matching import TopicFilterTrie, covers, overlaps
+from mqlake.records.tenants import DEFAULT_TENANT
 from mqlake.rights.grants import NO_GRANTS, Grants
 from mqlake.rights.model import Action, RightsFile, RightsRule
 from mqlake.rights.patterns import Attributes, ClientIdPattern, TopicPattern
-from mqlake.tenants import DEFAULT_TENANT
-from mqlake.topics import SEPARATOR
+from mqlake.topics.matching import TopicFilterTrie, covers, overlaps
+from mqlake.topics.names import SEPARATOR
 
 MAX_REMEMBERED: Final = 512
 """Topics of one connection whose answers are kept, for each of publish and receive."""

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from mqlake.errors import MqlakeError
-from mqlake.operator_files import parse_operator_file, read_operator_file
 from mqlake.rights.compiled import Rights
 from mqlake.rights.model import RightsFile
+from mqlake.security.operator_files import parse_operator_file, read_operator_file
 
 
 class RightsError(MqlakeError):

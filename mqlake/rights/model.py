@@ -4,9 +4,9 @@ from typing import Annotated, Final, Literal, Self, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from mqlake.records.tenants import TenantName
 from mqlake.rights.patterns import ClientIdPattern, TopicPattern
-from mqlake.saslprep import UnpreparableText, prepare
-from mqlake.tenants import TenantName
+from mqlake.security.saslprep import UnpreparableText, prepare
 
 Action: TypeAlias = Literal["connect", "publish", "subscribe", "receive"]
 

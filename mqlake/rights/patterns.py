@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from mqlake.errors import InvalidTopic
-from mqlake.topics import SEPARATOR, SHARE_PREFIX, validate_topic_filter
+from mqlake.topics.names import SEPARATOR, SHARE_PREFIX, validate_topic_filter
 
 _PLACEHOLDER: Final = re.compile(r"%(\{[^}]*\}?|.?)", re.DOTALL)
 _ATTRIBUTE: Final = re.compile(r"\{[A-Za-z0-9_.-]{1,63}\}")

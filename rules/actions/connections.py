@@ -12,8 +12,8 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 from pydantic import Field
 
 from mqlake.clock import Clock
+from mqlake.records.tenants import DEFAULT_TENANT, TenantName
 from mqlake.settings import SettingsGroup
-from mqlake.tenants import DEFAULT_TENANT, TenantName
 
 Client = TypeVar("Client")
 

@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol
 from pydantic import BaseModel, ConfigDict, Field
 
 from mqlake.errors import LogError, MqlakeError
-from mqlake.output_records import Output
-from mqlake.record_versions import Headers
+from mqlake.records.outputs import Output
+from mqlake.records.versions import Headers
 from rules.actions.connections import Client, ConnectionKind
 
 

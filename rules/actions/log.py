@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import Field, SecretStr, field_validator
 
-from mqlake.records import HEADER_OUTPUT
+from mqlake.records.messages import HEADER_OUTPUT
 from rules.actions.connections import ConnectionKind, ForTenants
 from rules.actions.contract import (
     NO_PROBLEMS,
@@ -28,7 +28,7 @@ from rules.actions.fields import ArgumentError, ConnectionName, TemplateText
 from rules.templates import MissingField, Template
 
 if TYPE_CHECKING:
-    from mqlake.record_versions import Headers
+    from mqlake.records.versions import Headers
 
 OWN_PREFIX: Final = "mqlake."
 """Log topics that rules must not write into."""

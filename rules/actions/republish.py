@@ -13,9 +13,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from mqlake.errors import InvalidTopic
-from mqlake.output_records import encode_chain
-from mqlake.record_versions import HEADER_MQTT, Headers
-from mqlake.records import (
+from mqlake.records.messages import (
     HEADER_CHAIN,
     HEADER_CLIENT_ID,
     HEADER_ID,
@@ -28,7 +26,9 @@ from mqlake.records import (
     message_key,
     mqtt_header,
 )
-from mqlake.topics import is_system, validate_levels, validate_topic_name
+from mqlake.records.outputs import encode_chain
+from mqlake.records.versions import HEADER_MQTT, Headers
+from mqlake.topics.names import is_system, validate_levels, validate_topic_name
 from rules.actions.contract import (
     NO_PROBLEMS,
     ActionError,

@@ -10,8 +10,8 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from mqlake.output_records import rule_record_key, table_row_headers
-from mqlake.records import DEAD_LETTERS
+from mqlake.records.messages import DEAD_LETTERS
+from mqlake.records.outputs import rule_record_key, table_row_headers
 from rules.actions.contract import (
     NO_PROBLEMS,
     ActionFunction,

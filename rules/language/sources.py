@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from mqlake.errors import InvalidTopic
-from mqlake.rule_records import EVENTS_PREFIX
-from mqlake.topics import SHARE_PREFIX, validate_topic_filter
+from mqlake.records.rules import EVENTS_PREFIX
+from mqlake.topics.names import SHARE_PREFIX, validate_topic_filter
 from rules.columns import EVENTS, MESSAGE, RuleColumn
 from rules.errors import RuleError
 from rules.language.expressions import Expressions

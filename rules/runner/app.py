@@ -13,18 +13,18 @@ import uvloop
 
 from mqlake.clock import SystemClock
 from mqlake.errors import MqlakeError, OperationalError
-from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
 from mqlake.log.admin import LogAdmin
 from mqlake.log.contract import LogAccess
 from mqlake.log.following import following_growth
 from mqlake.log.kafka_ranges import KafkaRangeReader
 from mqlake.log.kafka_reader import KafkaLogReader
-from mqlake.log_disk import LogDisk
 from mqlake.logs import set_up_logging
 from mqlake.metrics.families import Families
 from mqlake.metrics.server import MetricsServer, new_registry
-from mqlake.records import RUNNER
-from mqlake.tracing import Tracer, open_tracer
+from mqlake.processes.heartbeat import INTERVAL_SECONDS, write_heartbeat
+from mqlake.processes.log_disk import LogDisk
+from mqlake.processes.tracing import Tracer, open_tracer
+from mqlake.records.messages import RUNNER
 from rules.runner.checkpoint import CONFIG
 from rules.runner.cluster import KafkaCluster
 from rules.runner.ownership import Ownership, hold_name

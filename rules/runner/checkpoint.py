@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from mqlake.errors import InvalidRecord
-from mqlake.record_versions import RECORD_VERSION, check_version
+from mqlake.records.versions import RECORD_VERSION, check_version
 
 CHECKPOINT_KEY: Final = b"checkpoint"
 CONFIG: Final = {

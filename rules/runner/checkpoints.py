@@ -8,7 +8,7 @@ from mqlake.clock import Clock
 from mqlake.errors import LogError
 from mqlake.log.admin import LogAdmin
 from mqlake.log.contract import LogReader
-from mqlake.records import INBOUND, RUNNER
+from mqlake.records.messages import INBOUND, RUNNER
 from rules.actions.contract import LogTarget, NewRecord
 from rules.runner.checkpoint import (
     CHECKPOINT_KEY,

@@ -5,8 +5,8 @@ import logging
 from dataclasses import replace
 from typing import Final
 
-from mqlake.output_records import DeadLetter, dead_letter_headers, rule_record_key
-from mqlake.records import DEAD_LETTERS
+from mqlake.records.messages import DEAD_LETTERS
+from mqlake.records.outputs import DeadLetter, dead_letter_headers, rule_record_key
 from rules.actions.contract import LogTarget, NewRecord, Work
 from rules.runner.failures import FailureEvents
 

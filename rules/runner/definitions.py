@@ -8,9 +8,9 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from mqlake.errors import InvalidRecord
-from mqlake.records import LogRecord
-from mqlake.rule_facts import Fact, RuleKey, keep, read_fact
-from mqlake.rule_records import Kind, decode_activation, events_read
+from mqlake.records.messages import LogRecord
+from mqlake.records.rule_facts import Fact, RuleKey, keep, read_fact
+from mqlake.records.rules import Kind, decode_activation, events_read
 from rules.model import ActionSpec
 
 logger = logging.getLogger(__name__)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from mqlake.clock import Clock
-from mqlake.output_records import MAX_CHAIN, DeadLetter, Output, encode_chain
-from mqlake.record_versions import RECORD_VERSION
-from mqlake.records import EVENTS, HEADER_CHAIN
-from mqlake.rule_records import EVENTS_PREFIX, MAX_FAILURES_TOLD, RULE_FAILED
+from mqlake.records.messages import EVENTS, HEADER_CHAIN
+from mqlake.records.outputs import MAX_CHAIN, DeadLetter, Output, encode_chain
+from mqlake.records.rules import EVENTS_PREFIX, MAX_FAILURES_TOLD, RULE_FAILED
+from mqlake.records.versions import RECORD_VERSION
 from rules.actions.contract import NewRecord
 
 EVENT: Final = RULE_FAILED.replace(".", "_")

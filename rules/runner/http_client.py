@@ -7,8 +7,8 @@ from typing import Final
 
 import httpcore
 
-from mqlake.checked_http import AddressRefused, CheckedBackend, make_ssl_context
 from mqlake.clock import Clock
+from mqlake.security.checked_http import AddressRefused, CheckedBackend, make_ssl_context
 from rules.actions.contract import ActionError, Failure, Request
 from rules.runner.settings import HttpSettings
 

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Final
 
 from mqlake.clock import Clock
-from mqlake.output_records import rule_record_key
-from mqlake.rule_facts import RuleKey
-from mqlake.tracing import Tracer
+from mqlake.processes.tracing import Tracer
+from mqlake.records.outputs import rule_record_key
+from mqlake.records.rule_facts import RuleKey
 from rules.actions import make_action
 from rules.actions.contract import Action, ActionError, ActionServices
 from rules.errors import RuleError

@@ -8,7 +8,7 @@ from typing import Final
 from mqlake.clock import Clock
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.log.admin import LogAdmin
-from mqlake.records import ACCESS, LogRecord
+from mqlake.records.messages import ACCESS, LogRecord
 from rules.actions.contract import Action, ActionAround, ActionError, Failure, Problems, Work
 from rules.makers import MakerRights, Makers, may_publish, why_not
 from rules.model import ActionSpec

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from mqlake.log.contract import LogRangeReader
-from mqlake.records import HEADER_CHAIN, HEADER_OUTPUT, INBOUND, SKIPPED_KEY, LogRecord
+from mqlake.records.messages import HEADER_CHAIN, HEADER_OUTPUT, INBOUND, SKIPPED_KEY, LogRecord
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ that takes too long is detached: it then keeps positions of its own, and no long
 from collections import deque
 from typing import Final
 
-from mqlake.output_records import RUN_PREFIX
+from mqlake.records.outputs import RUN_PREFIX
 from rules.runner.checkpoint import Mark, Marks, ReadPosition, ReadPositions
 
 MAX_SOURCES: Final = 500

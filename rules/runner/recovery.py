@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from mqlake.records import LogRecord
+from mqlake.records.messages import LogRecord
 from rules.runner.progress import RunnerProgress
 
 

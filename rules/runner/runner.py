@@ -12,8 +12,8 @@ from mqlake.log.admin import LogAdmin
 from mqlake.log.contract import BEGINNING, LogAccess
 from mqlake.log.shorter import check_not_shorter
 from mqlake.metrics.families import Families
-from mqlake.output_records import RERUN, Output, decode_output, rule_record_key
-from mqlake.records import (
+from mqlake.processes.tracing import Tracer
+from mqlake.records.messages import (
     ACCESS,
     HEADER_RULE,
     INBOUND,
@@ -23,8 +23,8 @@ from mqlake.records import (
     SKIPPED_KEY,
     LogRecord,
 )
-from mqlake.rule_facts import RuleKey
-from mqlake.tracing import Tracer
+from mqlake.records.outputs import RERUN, Output, decode_output, rule_record_key
+from mqlake.records.rule_facts import RuleKey
 from rules.actions.contract import NewRecord, Work
 from rules.metrics import RuleMetrics
 from rules.prometheus import add_actions

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from mqlake.records.tenants import TENANT_PATTERN
 from mqlake.settings import (
     LogDiskSettings,
     LogSettings,
@@ -17,8 +18,7 @@ from mqlake.settings import (
     TopicLevels,
     TracingSettings,
 )
-from mqlake.tenants import TENANT_PATTERN
-from mqlake.topics import DEFAULT_MAX_LEVELS
+from mqlake.topics.names import DEFAULT_MAX_LEVELS
 from rules.actions import CONNECTION_KINDS
 from rules.actions.connections import ForTenants
 from rules.actions.webhook import server_of

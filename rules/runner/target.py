@@ -15,7 +15,7 @@ from mqlake.clock import Clock
 from mqlake.errors import LogError
 from mqlake.log.contract import LogFull, LogWriter
 from mqlake.log.options import BATCH_BYTES
-from mqlake.log_disk import ELSEWHERE, WAIT_SECONDS, LogDisk
+from mqlake.processes.log_disk import ELSEWHERE, WAIT_SECONDS, LogDisk
 from rules.actions.contract import NewRecord
 from rules.actions.log import OWN_PREFIX
 

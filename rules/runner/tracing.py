@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from mqlake.clock import Clock
-from mqlake.tracing import Tracer
+from mqlake.processes.tracing import Tracer
 from rules.actions.contract import Action, ActionAround, ActionError, Problems, Work
 
 ACT: Final = "act"

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from mqlake.rule_facts import Fact, keep
+from mqlake.records.rule_facts import Fact, keep
 from rules.schemas.avro import compile_avro
 from rules.schemas.errors import UnknownSchema
 from rules.schemas.layouts import SPARKPLUG_LAYOUT, Layout, pack

@@ -13,7 +13,7 @@ from re import _parser as parser  # type: ignore[attr-defined, unused-ignore]
 from typing import Any, Final
 
 from mqlake.errors import InvalidTopic
-from mqlake.topics import validate_topic_filter
+from mqlake.topics.names import validate_topic_filter
 from rules.sql.names import folded
 from rules.sql.quoting import quoted
 

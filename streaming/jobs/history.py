@@ -3,16 +3,16 @@
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from mqlake.records import INBOUND
-from mqlake.tables import MESSAGES
+from mqlake.records.messages import INBOUND
+from mqlake.tables.catalogue import MESSAGES
 from streaming import queries
-from streaming.appends import batch_append
-from streaming.checkpoints import checkpoint
-from streaming.history import messages
 from streaming.jvm.bridge import for_each_batch
+from streaming.log.checkpoints import checkpoint
+from streaming.log.sources import read_log
 from streaming.settings.lake import LakeSettings
-from streaming.sources import read_log
-from streaming.tables import table_path
+from streaming.tables.appends import batch_append
+from streaming.tables.history import messages
+from streaming.tables.tables import table_path
 
 
 def start(spark: SparkSession, settings: LakeSettings, skipped: int = 0) -> StreamingQuery:

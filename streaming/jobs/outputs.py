@@ -17,15 +17,15 @@ from pyspark.sql.types import StructType
 
 from mqlake.clock import Clock
 from mqlake.durable import write_durably
-from mqlake.records import DEAD_LETTERS, OUTPUTS
-from mqlake.rule_tables import rule_table
-from mqlake.tables import DEAD_LETTERS as DEAD_LETTERS_TABLE
-from mqlake.tables import LATE, RULE_TABLE_COLUMNS, RULE_TABLE_PATTERN, RULE_TABLE_PREFIX
+from mqlake.records.messages import DEAD_LETTERS, OUTPUTS
+from mqlake.records.rule_tables import rule_table
+from mqlake.tables.catalogue import DEAD_LETTERS as DEAD_LETTERS_TABLE
+from mqlake.tables.catalogue import LATE, RULE_TABLE_COLUMNS, RULE_TABLE_PATTERN, RULE_TABLE_PREFIX
 from rules.metrics import LATENCY_BOUNDS_MS
 from streaming import queries
-from streaming.appends import BatchAppends
-from streaming.checkpoints import checkpoint, query_id
-from streaming.resting import Rest
+from streaming.engine.spark import small_session
+from streaming.log.checkpoints import checkpoint, query_id
+from streaming.log.sources import read_log
 from streaming.rules.program import TABLE_FUNCTION, TableAction
 from streaming.rules.table_metrics import TableMetrics
 from streaming.rules.tables import (
@@ -49,16 +49,16 @@ from streaming.rules.tables import (
     without_ended,
 )
 from streaming.settings.lake import LakeSettings
-from streaming.sources import read_log
-from streaming.spark import small_session
-from streaming.tables import TableFull, grow_rule_table, rule_table_path, table_path
+from streaming.tables.appends import BatchAppends
+from streaming.tables.resting import Rest
+from streaming.tables.tables import TableFull, grow_rule_table, rule_table_path, table_path
 
 logger = logging.getLogger(__name__)
 
 MOST_RECORDS: Final = 50_000
 KEPT_MARKS: Final = 20
 REST: Final = 6.0
-"""Rest after a batch, in times of the batch's own time (`streaming.resting`)."""
+"""Rest after a batch, in times of the batch's own time (`streaming.tables.resting`)."""
 MOST_REST_SECONDS: Final = 10.0
 MAX_ERROR_CHARACTERS: Final = 500
 """Length of the shown part of an error of Spark, which may go on with a plan."""

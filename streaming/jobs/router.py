@@ -1,7 +1,8 @@
 """The query that routes: `mqlake.inbound` to `mqlake.delivery.<gateway>`.
 
 Nothing of it is in SQL: the sink asks the route function whose a record is, and sends it there, in
-order, barriers too. A delivery is the record with a header `source` more (`mqlake.records.Source`).
+order, barriers too. A delivery is the record with a header `source` more
+(`mqlake.records.messages.Source`).
 """
 
 from pathlib import Path
@@ -10,12 +11,12 @@ from typing import Final
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from mqlake.records import DELIVERY_PREFIX, INBOUND, ROUTES, ROUTES_IN_FORCE
+from mqlake.records.messages import DELIVERY_PREFIX, INBOUND, ROUTES, ROUTES_IN_FORCE
 from streaming import queries
-from streaming.checkpoints import Offsets, emptied
+from streaming.log.checkpoints import Offsets, emptied
+from streaming.log.sinks import append_to_log
+from streaming.log.sources import PROMPT, read_log, starting_offsets
 from streaming.settings.router import RouterSettings
-from streaming.sinks import append_to_log
-from streaming.sources import PROMPT, read_log, starting_offsets
 
 _SINK: Final = "mqlake.routing.RouteSink"
 _COLUMNS: Final = ("key", "value", "headers", "partition", "offset", "timestamp")
@@ -40,7 +41,7 @@ def start(
         first: Offsets to begin at; None: at the beginning of the log.
         partitions: Number of partitions that are read.
         shards: Number of shards of the retained messages.
-        real_time: In real-time mode, else in ordinary micro-batches (see `streaming.slots`).
+        real_time: In real-time mode, else in ordinary micro-batches (see `streaming.engine.slots`).
     """
     options, read = dict(PROMPT), {INBOUND: partitions}
     if first is not None:

@@ -7,14 +7,14 @@ from typing import Final
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from mqlake.records import EVENTS, INBOUND
+from mqlake.records.messages import EVENTS, INBOUND
 from streaming import queries
-from streaming.checkpoints import Offsets, emptied
+from streaming.log.checkpoints import Offsets, emptied
+from streaming.log.sinks import append_to_log
+from streaming.log.sources import PROMPT, read_log, starting_offsets
 from streaming.rules.evaluation import register_rule_functions, rule_outputs
 from streaming.rules.signatures import rules_client_config
 from streaming.settings.router import RouterSettings
-from streaming.sinks import append_to_log
-from streaming.sources import PROMPT, read_log, starting_offsets
 
 SOURCES: Final = (INBOUND, EVENTS)
 
@@ -40,7 +40,7 @@ def start(
         begun: Number of a change of the rules; nothing is evaluated before it is in force.
         partitions: Number of partitions of each source that are read.
         outputs: Partitions of `mqlake.outputs`.
-        real_time: In real-time mode, else in ordinary micro-batches (see `streaming.slots`).
+        real_time: In real-time mode, else in ordinary micro-batches (see `streaming.engine.slots`).
     """
     register_rule_functions(spark, rules_client_config(settings), begun, outputs)
     options = {**PROMPT, "startingOffsets": starting_offsets(first, partitions)}

@@ -6,11 +6,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from streaming import queries
-from streaming.checkpoints import checkpoint
+from streaming.engine.spark import small_session
+from streaming.log.checkpoints import checkpoint
+from streaming.log.sources import read_log
 from streaming.settings.lake import LakeSettings
-from streaming.sources import read_log
-from streaming.spark import small_session
-from streaming.state import LOG_TOPICS, StateWriter
+from streaming.tables.state import LOG_TOPICS, StateWriter
 
 
 def start(

@@ -9,8 +9,10 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from mqlake.rule_records import LeftUnread, Span
-from streaming.checkpoints import (
+from mqlake.records.rules import LeftUnread, Span
+from streaming.engine.spark import STATEFUL_POOL, use_pool
+from streaming.jvm.bridge import for_each_batch, java_class, java_context
+from streaming.log.checkpoints import (
     RUNS,
     Offsets,
     age_seconds,
@@ -20,13 +22,11 @@ from streaming.checkpoints import (
     finished,
     watermark_ms,
 )
-from streaming.jvm.bridge import for_each_batch, java_class, java_context
+from streaming.log.sources import read_log, starting_offsets
 from streaming.rules.plans import Detect, FindReference, Relations, StatefulRun, output_rows
 from streaming.rules.run_marks import forget_tries, is_ended, note_end, note_failure, note_try
 from streaming.rules.signatures import rules_client_config
 from streaming.settings.lake import LakeSettings
-from streaming.sources import read_log, starting_offsets
-from streaming.spark import STATEFUL_POOL, use_pool
 
 QUIET_SECONDS: Final = 5.0
 """Without a new batch for so long, none is to come of records taken."""

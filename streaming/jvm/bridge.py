@@ -122,7 +122,7 @@ def register(spark: SparkSession, name: str, function: Any, arity: int, return_t
     to filter away records without a result.
 
     Args:
-        spark: Its JVM has our classes on the class path (`streaming.spark`).
+        spark: Its JVM has our classes on the class path (`streaming.engine.spark`).
         name: In Spark SQL.
         function: The Java object, an `org.apache.spark.sql.api.java.UDF<arity>`.
         arity: How many arguments it takes.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from mqlake.errors import OperationalError
-from mqlake.status import start_ticks
+from mqlake.processes.status import start_ticks
 from streaming.jvm.attach import ask_jvm
 
 SECONDS: Final = 60.0

@@ -10,12 +10,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from mqlake import output_records, record_versions, records, rule_records
-from mqlake.output_records import Stage
-from mqlake.rule_records import Kind
-from mqlake.sharing import ShareStrategy
-from mqlake.tenants import DEFAULT_TENANT
-from mqlake.topics import SHARE_PREFIX
+from mqlake.records import messages as records
+from mqlake.records import outputs as output_records
+from mqlake.records import rules as rule_records
+from mqlake.records import versions as record_versions
+from mqlake.records.outputs import Stage
+from mqlake.records.rules import Kind
+from mqlake.records.tenants import DEFAULT_TENANT
+from mqlake.topics.names import SHARE_PREFIX
+from mqlake.topics.sharing import ShareStrategy
 from rules.columns import ROW
 from rules.language import plan
 from rules.schemas.model import SPARKPLUG_B

@@ -11,9 +11,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from mqlake.clock import SystemClock
-from mqlake.federation_records import FEDERATION
-from mqlake.federation_records import KEY as FEDERATION_KEY
-from mqlake.heartbeat import INTERVAL_SECONDS
 from mqlake.log.admin import LogAdmin
 from mqlake.log.growth_watch import GrowthWatch
 from mqlake.log.log_topics import KEPT_A_WEEK_BYTES, KEPT_A_WEEK_MS
@@ -21,7 +18,10 @@ from mqlake.log.lost_end import REMEMBERED, noted_gaps
 from mqlake.log.shorter import check_not_shorter
 from mqlake.metrics.families import Families
 from mqlake.metrics.server import MetricsServer, new_registry
-from mqlake.records import (
+from mqlake.processes.heartbeat import INTERVAL_SECONDS
+from mqlake.records.federation import FEDERATION
+from mqlake.records.federation import KEY as FEDERATION_KEY
+from mqlake.records.messages import (
     DEAD_LETTERS,
     EVENTS,
     GATEWAYS,
@@ -35,7 +35,7 @@ from mqlake.records import (
 from rules.prometheus import add_actions
 from rules.runner.checkpoint import CHECKPOINT_KEY
 from streaming import queries
-from streaming.application import (
+from streaming.application.application import (
     LOCK_TIMEOUT_SECONDS,
     Engine,
     Heart,
@@ -44,29 +44,28 @@ from streaming.application import (
     run,
     run_engine,
 )
-from streaming.checkpoints import Offsets, checkpoint, checkpoints, committed
-from streaming.deletion_clock import FILE, DeletionClock
-from streaming.events import rule_unread
-from streaming.exclusive import Lock
-from streaming.growth import Finish, LogGrowth, QueryPositions
+from streaming.application.metrics import add_queries
+from streaming.application.poison import PoisonGuard
+from streaming.application.supervision import QueryJob, QuerySupervisor
+from streaming.engine.exclusive import Lock
+from streaming.engine.priority import SessionPriority
+from streaming.engine.spark import HISTORY_POOL, OUTPUTS_POOL, STATE_POOL, start_spark, use_pool
 from streaming.jobs import history, outputs, state, stateful
 from streaming.lake.urgency import Urgency
-from streaming.log_retention import LogRetention, Retention
-from streaming.log_retention import figures as retention_figures
-from streaming.lost_end import pass_over_what_is_told
-from streaming.maintenance import Maintenance
-from streaming.metrics import add_queries
-from streaming.poison import PoisonGuard
-from streaming.priority import SessionPriority
-from streaming.readers import (
+from streaming.log.checkpoints import Offsets, checkpoint, checkpoints, committed
+from streaming.log.sinks import ensure_undelivered
+from streaming.reading.growth import Finish, LogGrowth, QueryPositions
+from streaming.reading.log_retention import LogRetention, Retention
+from streaming.reading.log_retention import figures as retention_figures
+from streaming.reading.lost_end import pass_over_what_is_told
+from streaming.reading.readers import (
     FederationPositions,
     LastRecord,
     Readers,
     RunnerPositions,
     position_of_run,
 )
-from streaming.resting import rest
-from streaming.rule_tables import tidy_rule_tables
+from streaming.reading.unread import Unread
 from streaming.rules.detections import detected
 from streaming.rules.in_force import RulesInForce
 from streaming.rules.log import KafkaRuleLog
@@ -76,12 +75,13 @@ from streaming.rules.runs import Runs
 from streaming.rules.signatures import Signatures
 from streaming.rules.table_metrics import TableMetrics
 from streaming.settings.lake import LakeSettings
-from streaming.sinks import ensure_undelivered
-from streaming.spark import HISTORY_POOL, OUTPUTS_POOL, STATE_POOL, start_spark, use_pool
-from streaming.state import StateWriter
-from streaming.supervision import QueryJob, QuerySupervisor
-from streaming.tables import create_tables, make_tables
-from streaming.unread import Unread
+from streaming.tables.deletion_clock import FILE, DeletionClock
+from streaming.tables.events import rule_unread
+from streaming.tables.maintenance import Maintenance
+from streaming.tables.resting import rest
+from streaming.tables.rule_tables import tidy_rule_tables
+from streaming.tables.state import StateWriter
+from streaming.tables.tables import create_tables, make_tables
 
 _logger = logging.getLogger(__name__)
 

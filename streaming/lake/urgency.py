@@ -23,7 +23,7 @@ START_SECONDS: Final = (10.0, 45.0)
 
 
 class Priority(Protocol):
-    """Interface of `streaming.priority.SessionPriority`."""
+    """Interface of `streaming.engine.priority.SessionPriority`."""
 
     def set(self, niceness: int) -> None: ...
 

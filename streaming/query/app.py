@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from mqlake.errors import OperationalError
-from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
 from mqlake.logs import set_up_logging
 from mqlake.metrics.families import Families
 from mqlake.metrics.server import MetricsServer, new_registry
-from mqlake.query_application import NAME, SOCKET_FILE
-from mqlake.status import load_state
-from streaming.exclusive import Lock
-from streaming.priority import lower_priority
+from mqlake.processes.heartbeat import INTERVAL_SECONDS, write_heartbeat
+from mqlake.processes.query_application import NAME, SOCKET_FILE
+from mqlake.processes.status import load_state
+from streaming.engine.exclusive import Lock
+from streaming.engine.priority import lower_priority
 from streaming.query.java import ConnectServer, Java, prepare
 from streaming.query.keeper import ENDS, SparkKeeper
 from streaming.settings.query import QuerySettings

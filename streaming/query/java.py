@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from mqlake.errors import OperationalError
-from mqlake.query_application import NAME, Cause
+from mqlake.processes.query_application import NAME, Cause
+from streaming.engine.spark_conf import java_options, local_environment, spark_conf, spark_jars
 from streaming.jvm.class_archive import ClassArchive
 from streaming.jvm.process import die_with_parent, java_command, java_executable
 from streaming.settings.query import QuerySettings
-from streaming.spark_conf import java_options, local_environment, spark_conf, spark_jars
 
 _logger = logging.getLogger(__name__)
 

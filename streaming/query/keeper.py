@@ -1,7 +1,8 @@
 """Keeps Spark running while it is in use: starts it, says when it can be asked, ends it.
 
 A *life* is one run of the JVM. It begins with the first use, and ends when there was no use for
-some time, when a use asks for it, or by itself. `mqlake.query_application` has the protocol.
+some time, when a use asks for it, or by itself. `mqlake.processes.query_application` has the
+protocol.
 """
 
 import asyncio
@@ -13,9 +14,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from mqlake.control_socket import listening
 from mqlake.errors import MqlakeError
-from mqlake.query_application import Cause
+from mqlake.processes.control_socket import listening
+from mqlake.processes.query_application import Cause
 from streaming.query.java import Java
 
 _logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from mqlake.log.admin import LogAdmin
 from mqlake.log.growth_watch import GrowthWatch
 from mqlake.metrics.families import Families
 from mqlake.metrics.server import MetricsServer, new_registry
-from mqlake.records import (
+from mqlake.records.messages import (
     DEAD_LETTERS,
     EVENTS,
     GATEWAYS,
@@ -27,7 +27,7 @@ from mqlake.records import (
     RULES,
 )
 from streaming import queries
-from streaming.application import (
+from streaming.application.application import (
     LOCK_TIMEOUT_SECONDS,
     Engine,
     Heart,
@@ -36,7 +36,16 @@ from streaming.application import (
     run,
     run_engine,
 )
-from streaming.checkpoints import (
+from streaming.application.figures import read_done, read_positions
+from streaming.application.metrics import add_queries
+from streaming.application.poison import PoisonGuard
+from streaming.application.supervision import QueryJob, QuerySupervisor
+from streaming.engine.priority import give_way_for_a_while
+from streaming.engine.slots import QueryMode, router_mode, rules_mode, slots_advice
+from streaming.engine.spark import ROUTER_POOL, RULES_POOL, start_spark, use_pool
+from streaming.jobs import router, rules
+from streaming.jvm.bridge import JvmError
+from streaming.log.checkpoints import (
     Offsets,
     checkpoint,
     checkpoints,
@@ -47,16 +56,12 @@ from streaming.checkpoints import (
     settled,
     with_added,
 )
-from streaming.figures import read_done, read_positions
-from streaming.growth import Cut, LogGrowth
-from streaming.jobs import router, rules
-from streaming.jvm.bridge import JvmError
-from streaming.log_topics import partition_counts
-from streaming.lost_end import pass_over_lost_end
-from streaming.metrics import add_queries
-from streaming.poison import PoisonGuard
-from streaming.positions import Positions
-from streaming.priority import give_way_for_a_while
+from streaming.log.log_topics import partition_counts
+from streaming.log.positions import Positions
+from streaming.log.sources import client_config
+from streaming.reading.growth import Cut, LogGrowth
+from streaming.reading.lost_end import pass_over_lost_end
+from streaming.reading.unread import Unread
 from streaming.router.succession import NAME, Flow, Seat, Succession
 from streaming.rules.controller import RuleController
 from streaming.rules.evaluation import count_from_now, count_nothing, follow_rules
@@ -66,11 +71,6 @@ from streaming.rules.run_marks import failure, is_ended, left_unread
 from streaming.rules.signatures import Signatures, rules_client_config
 from streaming.rules.taken import TakenOutputs
 from streaming.settings.router import RouterSettings
-from streaming.slots import QueryMode, router_mode, rules_mode, slots_advice
-from streaming.sources import client_config
-from streaming.spark import ROUTER_POOL, RULES_POOL, start_spark, use_pool
-from streaming.supervision import QueryJob, QuerySupervisor
-from streaming.unread import Unread
 
 _logger = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from mqlake.errors import LogError, OperationalError
-from streaming.checkpoints import Offsets, checkpoint
-from streaming.exclusive import Lock
+from streaming.engine.exclusive import Lock
+from streaming.log.checkpoints import Offsets, checkpoint
 
 NAME: Final = "router"
 """Name of the process, and of its folder in the data directory."""

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from mqlake.offsets import at, earliest, latest
-from mqlake.records import EVENTS, INBOUND
-from mqlake.rule_facts import RuleKey
-from mqlake.rule_records import Activation, ActivationState, OffsetRange, Span
+from mqlake.records.messages import EVENTS, INBOUND
+from mqlake.records.offsets import at, earliest, latest
+from mqlake.records.rule_facts import RuleKey
+from mqlake.records.rules import Activation, ActivationState, OffsetRange, Span
 from rules.model import Rule
 from rules.schemas.registry import SchemaLookup
 

@@ -17,11 +17,11 @@ from typing import Any, Final, Protocol
 
 from mqlake.clock import Clock
 from mqlake.errors import InvalidRecord, LogError
-from mqlake.output_records import run_name
-from mqlake.records import ACCESS, GATEWAYS, METRICS
-from mqlake.reference_records import Columns, decode_reference_state
-from mqlake.rule_facts import Fact, RuleKey, keep, read_fact
-from mqlake.rule_records import (
+from mqlake.records.messages import ACCESS, GATEWAYS, METRICS
+from mqlake.records.outputs import run_name
+from mqlake.records.references import Columns, decode_reference_state
+from mqlake.records.rule_facts import Fact, RuleKey, keep, read_fact
+from mqlake.records.rules import (
     DECIDED_KEY,
     ENGINE,
     Activation,

@@ -4,9 +4,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from mqlake.rule_facts import RuleKey
-from mqlake.rule_records import RuleMetricsKey
-from mqlake.tenants import decode_tenant, tenant_of
+from mqlake.records.rule_facts import RuleKey
+from mqlake.records.rules import RuleMetricsKey
+from mqlake.records.tenants import decode_tenant, tenant_of
 from streaming.rules.changes import WINDOW_SECONDS
 
 _NS_PER_MS: Final = 1_000_000

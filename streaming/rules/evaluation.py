@@ -10,7 +10,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every PySpark reader knows
 
-from mqlake.records import RULES
+from mqlake.records.messages import RULES
 from streaming.jvm.bridge import java_class, java_map, register
 
 _FILTER: Final = "mqlake_has_rules"
@@ -31,7 +31,7 @@ def register_rule_functions(
     """Make the rule functions known to this session.
 
     Args:
-        spark: Its JVM has our classes on the class path (`streaming.spark`).
+        spark: Its JVM has our classes on the class path (`streaming.engine.spark`).
         client_config: How a Kafka client in the executors reaches the log.
         begun: Number of a change of the rules; nothing is evaluated before it is in force.
         output_partitions: Partitions of `mqlake.outputs`.

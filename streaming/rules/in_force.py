@@ -10,10 +10,10 @@ import time
 from typing import Final, Protocol
 
 from mqlake.errors import InvalidRecord, LogError
-from mqlake.records import RULES
-from mqlake.rule_facts import RuleKey, keep, read_fact
-from mqlake.rule_records import Activation, Kind, decode_activation
-from streaming.checkpoints import Offsets, later
+from mqlake.records.messages import RULES
+from mqlake.records.rule_facts import RuleKey, keep, read_fact
+from mqlake.records.rules import Activation, Kind, decode_activation
+from streaming.log.checkpoints import Offsets, later
 from streaming.rules.changes import first_needed
 from streaming.rules.log import RuleRecord
 from streaming.rules.plans import StatefulRun, runs_of

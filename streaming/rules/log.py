@@ -16,8 +16,8 @@ from confluent_kafka import (
 from mqlake.log.blocking import Append as Record
 from mqlake.log.blocking import BlockingWriter
 from mqlake.log.options import consumer_options
-from mqlake.records import ACCESS, GATEWAYS, METRICS, RULES
-from mqlake.rule_records import rules_barrier_key
+from mqlake.records.messages import ACCESS, GATEWAYS, METRICS, RULES
+from mqlake.records.rules import rules_barrier_key
 from rules.actions.contract import NewRecord
 from streaming.rules.signatures import Signatures
 

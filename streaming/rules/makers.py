@@ -1,7 +1,7 @@
 """Checks rules against the rights of their makers, as `mqlake.access` has these now."""
 
 from mqlake.clock import Clock
-from mqlake.rule_records import Span
+from mqlake.records.rules import Span
 from rules.makers import ALL, MakerRights, Makers, why_not
 from rules.model import ActionSpec, Rule
 from streaming.rules.changes import RuleProgram, tables_of

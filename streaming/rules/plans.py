@@ -13,9 +13,9 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from mqlake.output_records import run_name
-from mqlake.records import EVENTS, INBOUND
-from mqlake.rule_records import Activation, Span
+from mqlake.records.messages import EVENTS, INBOUND
+from mqlake.records.outputs import run_name
+from mqlake.records.rules import Activation, Span
 from rules.language.plan import (
     AT_COLUMN,
     DETECTED,

@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from mqlake.reference_records import Columns
-from mqlake.tables import RULE_TABLE_COLUMNS, RULE_TABLE_PREFIX
+from mqlake.records.references import Columns
+from mqlake.tables.catalogue import RULE_TABLE_COLUMNS, RULE_TABLE_PREFIX
 from rules.errors import RuleError
 from rules.language.compiled import CompiledRule
 from rules.language.compiler import compile_rule

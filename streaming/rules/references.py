@@ -19,8 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from mqlake.clock import Clock
 from mqlake.errors import InvalidRecord
-from mqlake.records import RULES
-from mqlake.reference_records import (
+from mqlake.records.messages import RULES
+from mqlake.records.references import (
     UPLOADS,
     Columns,
     ReferenceKey,
@@ -33,14 +33,14 @@ from mqlake.reference_records import (
     reference_table,
     reference_table_path,
 )
-from mqlake.rule_facts import Fact, keep, read_fact
-from mqlake.rule_records import Kind
+from mqlake.records.rule_facts import Fact, keep, read_fact
+from mqlake.records.rules import Kind
 from rules.errors import RuleError
 from rules.sql.quoting import quoted
+from streaming.engine.spark import HISTORY_POOL, small_session, use_pool
 from streaming.jvm.bridge import JvmError, forget_delta_table
 from streaming.rules.log import RuleRecord
 from streaming.settings.spark import StreamingSettings
-from streaming.spark import HISTORY_POOL, small_session, use_pool
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from mqlake.durable import write_durably
-from mqlake.rule_records import LeftUnread, read_unread, unread_fields
-from streaming.checkpoints import RUNS, checkpoint
+from mqlake.records.rules import LeftUnread, read_unread, unread_fields
+from streaming.log.checkpoints import RUNS, checkpoint
 
 _ENDED: Final = "ended"
 """File of a run that has nothing more to do; it says what it was to take and has not, if any."""

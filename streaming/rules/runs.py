@@ -16,17 +16,17 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from mqlake.clock import Clock
 from mqlake.errors import LogError
-from mqlake.rule_records import LeftUnread
+from mqlake.records.rules import LeftUnread
 from rules.errors import RuleError
-from streaming.figures import Watched, progress_of
-from streaming.jvm.bridge import JvmError
-from streaming.rules.plans import StatefulRun
-from streaming.supervision import (
+from streaming.application.figures import Watched, progress_of
+from streaming.application.supervision import (
     FIRST_BACK_OFF_SECONDS,
     LAST_BACK_OFF_SECONDS,
     MAX_REASON,
     first_line,
 )
+from streaming.jvm.bridge import JvmError
+from streaming.rules.plans import StatefulRun
 
 logger = logging.getLogger(__name__)
 

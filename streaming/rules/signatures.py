@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Final
 
 from mqlake.durable import write_durably
-from mqlake.record_versions import Headers
-from mqlake.rule_facts import read_fact
-from mqlake.rule_records import HEADER_MAC, Kind
-from streaming.checkpoints import checkpoints
+from mqlake.records.rule_facts import read_fact
+from mqlake.records.rules import HEADER_MAC, Kind
+from mqlake.records.versions import Headers
 from streaming.jvm.vocabulary import KEY_OPTION
+from streaming.log.checkpoints import checkpoints
+from streaming.log.sources import client_config
 from streaming.settings.spark import StreamingSettings
-from streaming.sources import client_config
 
 _NOTE: Final = "rules-signed"
 

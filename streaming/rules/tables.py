@@ -1,7 +1,7 @@
 """Outputs of rules, as rows of tables.
 
 outputs(key, value, headers, partition, offset, timestamp) -> rows of `rule_<name>`
-dead_letters(the same) -> columns of `mqlake.tables.DEAD_LETTERS` or `LATE`
+dead_letters(the same) -> columns of `mqlake.tables.catalogue.DEAD_LETTERS` or `LATE`
 
 The evaluation repeats after a crash its outputs since its last checkpoint. Those of one source and
 partition are in order, so all not above the last mark (offset, rule, index) came before. Only those
@@ -19,15 +19,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from mqlake.output_records import (
-    RERUN,
-    RUN_PREFIX,
-    SOURCE_EVENTS,
-    SOURCE_INBOUND,
-    STAGE_FALLBACK,
-    Stage,
-)
-from mqlake.records import (
+from mqlake.records.messages import (
     EVENTS,
     HEADER_ACTION,
     HEADER_CLIENT_ID,
@@ -42,10 +34,18 @@ from mqlake.records import (
     HEADER_WATERMARK,
     INBOUND,
 )
-from mqlake.tables import DEAD_LETTERS, LATE, Table
+from mqlake.records.outputs import (
+    RERUN,
+    RUN_PREFIX,
+    SOURCE_EVENTS,
+    SOURCE_INBOUND,
+    STAGE_FALLBACK,
+    Stage,
+)
+from mqlake.tables.catalogue import DEAD_LETTERS, LATE, Table
 from rules.sql.quoting import quoted_name
-from streaming.sources import header
-from streaming.spark import frame_of_texts
+from streaming.engine.spark import frame_of_texts
+from streaming.log.sources import header
 
 Mark = tuple[int, str, int]
 """Offset, rule, index."""

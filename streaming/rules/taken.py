@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mqlake.errors import LogError
-from mqlake.records import DEAD_LETTERS, OUTPUTS
-from mqlake.rule_facts import RuleKey
-from streaming.checkpoints import Offsets, committed
+from mqlake.records.messages import DEAD_LETTERS, OUTPUTS
+from mqlake.records.rule_facts import RuleKey
+from streaming.log.checkpoints import Offsets, committed
 
 _logger = logging.getLogger(__name__)
 

@@ -13,30 +13,30 @@ import pytest
 from fastapi import FastAPI
 
 from api.access.materialised import MaterialisedAccess
-from api.audit_log import AuditLog
-from api.cache import CacheWriter
-from api.edges import Edges
-from api.following import Followed
+from api.clients.cache import CacheWriter
+from api.clients.presence import Gateways
 from api.live.messages import MessageFeed
 from api.live.outputs import OutputFeed
-from api.log import LogAppender
-from api.materialised import MaterialisedView
-from api.messages import MadeMessage
+from api.log.appending import LogAppender
+from api.log.audit_log import AuditLog
+from api.log.following import Followed
+from api.log.materialised import MaterialisedView
+from api.messages.messages import MadeMessage
+from api.messages.publishing import ApiPublisher, LogAddress, Placed
 from api.metrics.rules import MaterialisedMetrics
-from api.presence import Gateways
-from api.publishing import ApiPublisher, LogAddress, Placed
 from api.references.materialised import MaterialisedReferences
-from api.resources import ACCESS, REFERENCES, RULES
 from api.rules.materialised import MaterialisedRules
-from api.services import Services, make_services
 from api.settings import ApiSettings
+from api.wiring.edges import Edges
+from api.wiring.resources import ACCESS, REFERENCES, RULES
+from api.wiring.services import Services, make_services
 from mqlake.clock import ManualClock
-from mqlake.credentials import MIN_ITERATIONS
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.log.blocking import Append
-from mqlake.log_disk import ELSEWHERE
-from mqlake.record_versions import Headers
-from mqlake.records import GATEWAYS, INBOUND
+from mqlake.processes.log_disk import ELSEWHERE
+from mqlake.records.messages import GATEWAYS, INBOUND
+from mqlake.records.versions import Headers
+from mqlake.security.credentials import MIN_ITERATIONS
 from tests.api.routes_made_once import application
 from tests.api.scans import ListScan
 from tests.api.test_api import TOKEN, Client, write_state

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from starlette.routing import BaseRoute, Route
 
 from api.app import create_app
-from api.services import Services
+from api.wiring.services import Services
 
 _included: Final[dict[int, list[BaseRoute]]] = {}
 """By the largest body that is taken, which they are made with."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from api.tracing.scan import Scan, ScanRange, Seen
-from mqlake.record_versions import Headers
+from mqlake.records.versions import Headers
 
 
 class ListScan(Scan):

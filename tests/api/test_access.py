@@ -18,14 +18,14 @@ from api.access.logins import WrongCredentials
 from api.access.passwords import CHECKS_AT_ONCE, MAX_WAITING, ApiPasswordChecks
 from api.access.room import MAX_SESSIONS_OF_ONE
 from api.app import create_app
-from api.authentication import COOKIE, CSRF_HEADER, counting_login
-from api.following import Followed
-from api.problems import Problem
-from api.services import make_services
+from api.entrance.authentication import COOKIE, CSRF_HEADER, counting_login
+from api.log.following import Followed
 from api.settings import ApiSettings
-from mqlake.access_records import access_key
+from api.web.problems import Problem
+from api.wiring.services import make_services
 from mqlake.errors import OperationalError
-from mqlake.records import ACCESS
+from mqlake.records.access import access_key
+from mqlake.records.messages import ACCESS
 from tests.api.conftest import REQUESTS, Api, operations
 from tests.api.test_api import TOKEN
 

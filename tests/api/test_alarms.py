@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from api import resources
 from api.alarms.checks import Found, of_jobs, of_system
 from api.alarms.materialised import MaterialisedAlarms
 from api.alarms.notify import AlarmWebhook, Mail, Notice, channels
 from api.alarms.watch import KEPT_MS, RETRY_SECONDS, SEEN_MS, SILENT_MS, AlarmWatch
-from api.following import Followed
-from api.jobs import Job
+from api.jobs.jobs import Job
+from api.log.following import Followed
 from api.settings import AlarmSettings, MailSettings, WebhookSettings
-from mqlake.alarm_records import Acknowledgement, Alarm, alarm_record_key, encode_alarm
+from api.wiring import resources
 from mqlake.errors import OperationalError
-from mqlake.records import ALARMS
+from mqlake.records.alarms import Acknowledgement, Alarm, alarm_record_key, encode_alarm
+from mqlake.records.messages import ALARMS
 from tests.api.conftest import Api
 from tests.api.test_access import bearer, make_key
 

@@ -9,10 +9,10 @@ import pytest
 from fastapi import FastAPI
 
 from api.app import create_app
-from api.services import make_services
 from api.settings import ApiSettings
+from api.wiring.services import make_services
 from mqlake.errors import OperationalError
-from mqlake.status import (
+from mqlake.processes.status import (
     STATE_FILE,
     GatewayAddress,
     ProcessReport,

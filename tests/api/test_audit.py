@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from api.audit_log import AuditLog
-from api.authentication import COOKIE, CSRF_HEADER
-from mqlake.audit_records import AUDIT_EVENT, MAX_STATE
+from api.entrance.authentication import COOKIE, CSRF_HEADER
+from api.log.audit_log import AuditLog
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
-from mqlake.record_versions import RECORD_VERSION
-from mqlake.records import EVENTS
+from mqlake.records.audit import AUDIT_EVENT, MAX_STATE
+from mqlake.records.messages import EVENTS
+from mqlake.records.versions import RECORD_VERSION
 from tests.api.conftest import Api, MemoryAppender, operations
 from tests.api.test_access import bearer, make_key
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from api.bans import MaterialisedBans
-from api.resources import BANS
+from api.tenants.bans import MaterialisedBans
+from api.wiring.resources import BANS
 from mqlake.bans import ban_key, decode_ban
-from mqlake.records import GATEWAYS
+from mqlake.records.messages import GATEWAYS
 from tests.api.conftest import Api, take
 from tests.api.test_access import bearer, make_key
 
@@ -79,7 +79,7 @@ def test_bans_that_are_over_are_forgotten_with_the_next_one(api: Api) -> None:
 
 
 def test_there_are_only_so_many(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.bans.MAX_BANS", 2)
+    monkeypatch.setattr("api.tenants.bans.MAX_BANS", 2)
     for name in "ab":
         ban(api, users=[name])
     answer = api.request("POST", "/bans", json={"users": ["c"]})

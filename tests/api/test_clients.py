@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from mqlake.records import CONTROL_KEY_PREFIX, delivery_topic
+from mqlake.records.messages import CONTROL_KEY_PREFIX, delivery_topic
 from tests.api.conftest import Api, progress, session, subscription
 
 WILL = {

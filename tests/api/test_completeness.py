@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from api.completeness import _QUERIES, Completeness
-from mqlake.heartbeat import write_heartbeat
-from mqlake.tables import TABLES
+from api.messages.completeness import _QUERIES, Completeness
+from mqlake.processes.heartbeat import write_heartbeat
+from mqlake.tables.catalogue import TABLES
 from streaming import queries
 from tests.api.conftest import Api
 from tests.api.test_retained import put

@@ -7,11 +7,11 @@ from typing import Annotated, Any, get_args, get_origin
 
 from starlette.requests import HTTPConnection
 
-from api import dependencies
 from api.app import create_app
-from api.problems import Problem
-from api.services import make_services
 from api.settings import ApiSettings
+from api.web.problems import Problem
+from api.wiring import dependencies
+from api.wiring.services import make_services
 from tests.api.conftest import Api
 from tests.api.test_api import TOKEN
 

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import api.entrance as module
 from api.app import Server, server_config
-from api.entrance import MAX_LOGIN_BYTES
+from api.entrance import limits as module
+from api.entrance.limits import MAX_LOGIN_BYTES
 from api.sql.results import Result, ResultColumn
-from launcher.testing import await_condition
+from launcher.testing.systems import await_condition
 from tests.api.conftest import AUTHORIZED, Api, memory_api
 
 HEADERS = [(b"content-length", b"4000000"), (b"content-type", b"application/json")]

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from api.alarms.checks import of_system
-from mqlake.heartbeat import write_heartbeat
+from mqlake.processes.heartbeat import write_heartbeat
 from tests.api.conftest import Api
 from tests.ingest.federation.sites.harness import Site, are_linked, until
 

@@ -7,24 +7,24 @@ from typing import Any
 
 import pytest
 
-from api.jobs import Job
-from api.log import MASSES, LogAppender
-from api.messages import MessageMaker
-from api.pace import when_there_is_room
-from api.publishing import ApiPublisher, LogAddress
+from api.jobs.jobs import Job
+from api.jobs.pace import when_there_is_room
+from api.log.appending import MASSES, LogAppender
+from api.log.repository import NotThere
+from api.messages.messages import MessageMaker
+from api.messages.publishing import ApiPublisher, LogAddress
 from api.references.changes import ReferenceChanges
 from api.references.materialised import MaterialisedReferences
 from api.references.reading import Upload
 from api.replay.targets import Published
-from api.repository import NotThere
-from api.spark import Cancelled
+from api.spark.connect import Cancelled
 from mqlake.clock import ManualClock
 from mqlake.errors import OperationalError
 from mqlake.log.blocking import Append
 from mqlake.log.contract import ANY_PARTITION
-from mqlake.log_disk import LogDisk, LogDiskFull
-from mqlake.records import JOBS, RULES
-from mqlake.reference_records import UPLOADS
+from mqlake.processes.log_disk import LogDisk, LogDiskFull
+from mqlake.records.messages import JOBS, RULES
+from mqlake.records.references import UPLOADS
 from mqlake.settings import LogDiskSettings
 from tests.api.test_replay import Waits
 

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from api.log import LogAppender
-from api.presence import Gateways
-from api.problems import MEDIA_TYPE
+from api.clients.presence import Gateways
+from api.log.appending import LogAppender
+from api.web.problems import MEDIA_TYPE
 from mqlake.clock import ManualClock
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.log.blocking import Append
-from mqlake.records import CONTROL_KEY_PREFIX, delivery_topic
+from mqlake.records.messages import CONTROL_KEY_PREFIX, delivery_topic
 from tests.api.conftest import Api
 
 

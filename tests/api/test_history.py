@@ -2,8 +2,8 @@
 
 import json
 
-from mqlake.records import EVENTS
-from mqlake.retention import KeepingPolicy, read_policies
+from mqlake.records.messages import EVENTS
+from mqlake.tables.retention import KeepingPolicy, read_policies
 from tests.api.conftest import Api
 
 

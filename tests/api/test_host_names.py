@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mqlake.addresses import names_this_machine
+from mqlake.security.addresses import names_this_machine
 from tests.api.conftest import AUTHORIZED, Api, memory_api
 
 OIDC = {

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from api.authentication import COOKIE, CSRF_HEADER
-from mqlake.access_records import ROLES
+from api.entrance.authentication import COOKIE, CSRF_HEADER
+from mqlake.records.access import ROLES
 from tests.api.conftest import Api, memory_api
 from tests.api.test_access import bearer, make_account, make_key, session_of
 from tests.mqlake.log_lines import lines_with

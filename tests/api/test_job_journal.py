@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from api.following import Followed
-from api.job_journal import JobsTaker, decode_job, encode_job, job_key
-from api.jobs import BEAT_SECONDS, SILENT_MS, Job, JobElsewhere, Jobs, NotResumable
-from launcher.testing import await_condition
+from api.jobs.jobs import BEAT_SECONDS, SILENT_MS, Job, JobElsewhere, Jobs, NotResumable
+from api.jobs.journal import JobsTaker, decode_job, encode_job, job_key
+from api.log.following import Followed
+from launcher.testing.systems import await_condition
 from mqlake.clock import ManualClock
 from mqlake.errors import InvalidRecord, LogError
-from mqlake.records import JOBS
+from mqlake.records.messages import JOBS
 from tests.api.conftest import Api
 
 REQUEST = {"version": 3, "rate": 10}

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from api.jobs import (
+from api.jobs.jobs import (
     KEPT_SECONDS,
     MAX_KEPT,
     MAX_WAITING,
@@ -14,8 +14,8 @@ from api.jobs import (
     Jobs,
     TooManyJobs,
 )
-from api.spark import Cancelled
-from launcher.testing import await_condition
+from api.spark.connect import Cancelled
+from launcher.testing.systems import await_condition
 from mqlake.clock import ManualClock
 from mqlake.errors import MqlakeError
 from tests.api.conftest import Api

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from api.kept_sessions import KeptSessions
+from api.spark.kept_sessions import KeptSessions
 
 USE: Any = "use"
 

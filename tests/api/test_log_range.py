@@ -2,9 +2,9 @@
 
 import pytest
 
-from api.log_range import is_of
-from mqlake.record_versions import Headers
-from mqlake.records import LogRecord, Message, message_headers, message_key
+from api.log.log_range import is_of
+from mqlake.records.messages import LogRecord, Message, message_headers, message_key
+from mqlake.records.versions import Headers
 
 HEADERS = message_headers(Message("acme", "a", b"", 1, False, bytes(16), "c", 0, "local/g"))
 

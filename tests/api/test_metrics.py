@@ -1,10 +1,10 @@
 import json
 from dataclasses import replace
 
-from api.presence import Gateways
+from api.clients.presence import Gateways
 from mqlake.clock import ManualClock
-from mqlake.latency import BOUNDS_MS, CLASSES
-from mqlake.status import STATE_FILE, load_state, replace_file
+from mqlake.processes.latency import BOUNDS_MS, CLASSES
+from mqlake.processes.status import STATE_FILE, load_state, replace_file
 from tests.api.conftest import Api
 
 

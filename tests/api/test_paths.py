@@ -10,8 +10,8 @@ import pytest
 from fastapi.routing import iter_route_contexts
 
 from api.app import MAX_HEAD_BYTES, create_app, server_config
-from api.pages import read_cursor, write_cursor
-from api.segments import NameSegment, marked, plain
+from api.web.pages import read_cursor, write_cursor
+from api.web.segments import NameSegment, marked, plain
 from tests.api.conftest import Api, operations, subscription
 from tests.cases import case
 

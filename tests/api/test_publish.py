@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mqlake.records import INBOUND, Message, decode_message
+from mqlake.records.messages import INBOUND, Message, decode_message
 from tests.api.conftest import AUTHORIZED, Api
 from tests.api.test_access import bearer, code_of, make_key
 

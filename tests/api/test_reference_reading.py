@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.references.reading import UploadError, read_schema, read_upload
-from mqlake.reference_records import Columns
+from mqlake.records.references import Columns
 
 
 def csv(text: str, **more: Any) -> tuple[Columns, list[tuple[Any, ...]]]:

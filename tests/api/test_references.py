@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from api.following import Followed
-from mqlake.records import RULES
-from mqlake.reference_records import (
+from api.log.following import Followed
+from mqlake.records.messages import RULES
+from mqlake.records.references import (
     ReferenceKey,
     ReferenceState,
     decode_reference_request,

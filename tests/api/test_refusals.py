@@ -7,18 +7,19 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from api import problems, refusals
-from api.jobs import TooManyJobs
-from api.repository import NotThere
-from api.rights import RightsChanged
+from api.entrance import refusals
+from api.jobs.jobs import TooManyJobs
+from api.log.repository import NotThere
 from api.rules.changes import VersionConflict
-from api.spark import SparkAway, SparkStarting
+from api.spark.connect import SparkAway, SparkStarting
 from api.sql.brake import EndsSparkError
 from api.sql.errors import QueryTimeoutError
 from api.sql.room import NoRoomError
 from api.sql.running import TooManyQueriesError
+from api.tenants.rights import RightsChanged
+from api.web import problems
 from mqlake.errors import LogError, MqlakeError, OffsetGone
-from mqlake.log_disk import LogDiskFull
+from mqlake.processes.log_disk import LogDiskFull
 from rules.errors import RuleError
 
 

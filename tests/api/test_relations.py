@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mqlake.tables import TABLES
+from mqlake.tables.catalogue import TABLES
 from tests.api.conftest import Api
 from tests.api.test_references import answer
 from tests.api.test_rules import post, put

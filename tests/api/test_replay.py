@@ -15,21 +15,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from api.jobs import Job
-from api.messages import MessageMaker
+from api.jobs.jobs import Job
+from api.messages.messages import MessageMaker
 from api.replay.job import Replay
 from api.replay.order import COLUMNS, Place, ReplayOrder, ordered_query
 from api.replay.rights import check_rights
 from api.replay.rows import MessageLimits
 from api.replay.targets import OneClient, Published, ReplayError, ReplayTarget
 from api.replay.work import replay_work
-from api.spark import Cancelled, SparkConnect
+from api.spark.connect import Cancelled, SparkConnect
 from api.sql.checking import CheckedQuery
 from api.sql.results import Format, Result, ResultColumn
 from api.sql.running import QueryLimits, QueryRunner
-from mqlake.access_records import Account, access_key, encode_access
 from mqlake.clock import ManualClock
-from mqlake.records import INBOUND, decode_message, delivery_topic
+from mqlake.records.access import Account, access_key, encode_access
+from mqlake.records.messages import INBOUND, decode_message, delivery_topic
 from tests.api.conftest import Api, MemoryAppender, take
 from tests.api.sql.for_spark import NoFiles
 from tests.api.test_access import make_key

@@ -2,13 +2,13 @@
 
 from sqlglot import exp, parse_one
 
-from api.jobs import Job
-from api.log import LogAppender
+from api.jobs.jobs import Job
+from api.log.appending import LogAppender
 from api.rules.checking import compiled
 from api.rules.dead_letters import Wanted
 from api.rules.history import text
 from api.rules.rerun import RerunOrder, _Rerun
-from mqlake.tables import DEAD_LETTERS, MESSAGES
+from mqlake.tables.catalogue import DEAD_LETTERS, MESSAGES
 
 
 def test_a_message_is_found_by_its_place_and_tenant() -> None:

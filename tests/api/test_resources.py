@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from fastapi import APIRouter
 
-from api import app, dependencies
+from api import app
 from api.audit.states import check_states
-from api.kept import Resource
-from api.resources import BANS, RESOURCES
-from mqlake.records import GATEWAYS
+from api.wiring import dependencies
+from api.wiring.kept import Resource
+from api.wiring.resources import BANS, RESOURCES
+from mqlake.records.messages import GATEWAYS
 from tests.api.conftest import Api
 
 DECLARED: dict[str, Any] = {one.name: getattr(BANS, one.name) for one in fields(BANS)}
@@ -41,7 +42,9 @@ def test_a_state_is_of_a_path_that_is_there() -> None:
 
 def test_routes_ask_for_what_is_listed() -> None:
     boards = Resource(**DECLARED)
-    with pytest.raises(TypeError, match=r"RESOURCES of api/resources.py lacks .*mqlake.gateways"):
+    with pytest.raises(
+        TypeError, match=r"RESOURCES of api/wiring/resources.py lacks .*mqlake.gateways"
+    ):
         dependencies.known(boards)
     with pytest.raises(TypeError, match="RESOURCES"):
         dependencies.changes(boards)

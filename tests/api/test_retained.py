@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.retained import RetainedTable, to_regex
+from api.messages.retained import RetainedTable, to_regex
 from mqlake.errors import InvalidTopic
-from mqlake.matching import filter_matches
-from mqlake.records import INBOUND, decode_message
-from mqlake.tables import RETAINED
-from mqlake.topics import validate_topic_filter
+from mqlake.records.messages import INBOUND, decode_message
+from mqlake.tables.catalogue import RETAINED
+from mqlake.topics.matching import filter_matches
+from mqlake.topics.names import validate_topic_filter
 from tests.api.conftest import Api
 from tests.ingest.gateway.lake.tables import append
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from api import resources
-from api.rights import KEPT_VERSIONS, MaterialisedRights
-from mqlake.records import GATEWAYS, RIGHTS_KEY
+from api.tenants.rights import KEPT_VERSIONS, MaterialisedRights
+from api.wiring import resources
+from mqlake.records.messages import GATEWAYS, RIGHTS_KEY
 from mqlake.rights.applied import decode_rights, rights_version_key
 from mqlake.rights.files import parse_rights
 from tests.api.conftest import Api, take
@@ -108,7 +108,7 @@ def test_a_fault_is_told_with_its_place(
 
 
 def test_what_the_log_does_not_take_is_refused(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.rights.MAX_BYTES", 150)
+    monkeypatch.setattr("api.tenants.rights.MAX_BYTES", 150)
     answer = api.request("PUT", "/rights", json=RIGHTS)
     assert answer.status_code == 422
     assert "expected at most 150" in answer.json()["detail"]

@@ -11,8 +11,8 @@ from api.access.room import (
     need_room,
     sessions_to_end,
 )
-from api.repository import InTheWay
-from mqlake.access_records import Account, ApiKey, LoginSession, access_key, encode_access
+from api.log.repository import InTheWay
+from mqlake.records.access import Account, ApiKey, LoginSession, access_key, encode_access
 from tests.api.conftest import Api, take
 from tests.api.test_access import PASSWORD, bearer, log_in, make_account, make_key, session_of
 from tests.api.test_api import TOKEN

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from api.rules.history import COLUMNS, at_positions, matches, read_position, text, to_regex
 from mqlake.errors import InvalidTopic
-from mqlake.matching import filter_matches
-from mqlake.topics import validate_topic_filter
+from mqlake.topics.matching import filter_matches
+from mqlake.topics.names import validate_topic_filter
 from rules.columns import ROW
 
 LEVEL = st.text("a.$ (\\^-~&[\n", max_size=3)

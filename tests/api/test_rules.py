@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from api.following import Followed
-from api.jobs import TooManyJobs
-from mqlake.records import METRICS, RULES
-from mqlake.rule_records import (
+from api.jobs.jobs import TooManyJobs
+from api.log.following import Followed
+from mqlake.records.messages import METRICS, RULES
+from mqlake.records.rules import (
     Activation,
     ActivationState,
     LeftUnread,

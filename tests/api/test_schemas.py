@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from api.following import Followed
+from api.log.following import Followed
 from api.rules.rerun_log import Begin, decode_begin, encode_begin
 from mqlake.errors import InvalidRecord
-from mqlake.records import RULES
-from mqlake.rule_facts import read_fact
-from mqlake.rule_records import Kind, rerun_key
+from mqlake.records.messages import RULES
+from mqlake.records.rule_facts import read_fact
+from mqlake.records.rules import Kind, rerun_key
 from rules.schemas import model
 from tests.api.conftest import Api
 from tests.api.test_rules import activate, post

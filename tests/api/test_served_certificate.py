@@ -17,13 +17,13 @@ from uvicorn.server import ServerState
 from wsproto.events import AcceptConnection, CloseConnection, Request
 
 from api.app import WebSocketProtocol
-from api.served_certificate import ServedCertificate
 from api.settings import ApiSettings
+from api.web.served_certificate import ServedCertificate
 from mqlake.api_client import ApiClient
 from mqlake.errors import OperationalError, SettingsError
+from mqlake.processes.status import STATE_FILE, read_state, replace_file
+from mqlake.security.tls import pinned_context
 from mqlake.settings import load
-from mqlake.status import STATE_FILE, read_state, replace_file
-from mqlake.tls import pinned_context
 from tests.api.conftest import Api, memory_api
 from tests.api.test_api import TOKEN
 from tests.api.test_entrance import served

@@ -5,16 +5,16 @@ import pytest
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from api.messages import MessageMaker
-from api.publishing import LogAddress
-from api.spans import TracingApiPublisher
+from api.messages.messages import MessageMaker
+from api.messages.publishing import LogAddress
+from api.messages.spans import TracingApiPublisher
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError, OperationalError
 from mqlake.log.contract import LogWriter
 from mqlake.log.memory import MemoryLog, MemoryLogWriter
-from mqlake.log_disk import ELSEWHERE
-from mqlake.records import HEADER_TRACEPARENT, INBOUND
-from mqlake.tracing import Tracer
+from mqlake.processes.log_disk import ELSEWHERE
+from mqlake.processes.tracing import Tracer
+from mqlake.records.messages import HEADER_TRACEPARENT, INBOUND
 from tests.api.test_api import write_state
 
 SAMPLED = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

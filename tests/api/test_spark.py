@@ -12,7 +12,7 @@ import pytest
 from grpc import RpcError
 from pyspark.errors.exceptions.connect import AnalysisException
 
-from api.spark import (
+from api.spark.connect import (
     OPEN_SECONDS,
     QUERY_TIMEOUT_SECONDS,
     Cancelled,
@@ -22,7 +22,7 @@ from api.spark import (
     SparkAway,
     SparkEnded,
 )
-from mqlake.query_application import End
+from mqlake.processes.query_application import End
 from rules.sql.confined import OWN_STATEMENT
 
 pytestmark = pytest.mark.programs
@@ -113,7 +113,7 @@ def test_spark_that_ends_before_a_session_has_its_settings_is_told() -> None:
 
 def test_a_session_may_take_longer_to_open_than_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
     assert OPEN_SECONDS > QUERY_TIMEOUT_SECONDS
-    monkeypatch.setattr("api.spark.OPEN_SECONDS", 0.1)
+    monkeypatch.setattr("api.spark.connect.OPEN_SECONDS", 0.1)
     session = Session()
 
     def stop(_key: str, _value: str) -> None:
@@ -129,7 +129,7 @@ def test_a_session_may_take_longer_to_open_than_a_query(monkeypatch: pytest.Monk
 def test_a_query_that_does_not_stop_has_its_spark_ended(
     monkeypatch: pytest.MonkeyPatch, is_late: bool
 ) -> None:
-    monkeypatch.setattr("api.spark.GRACE_SECONDS", 2.0)
+    monkeypatch.setattr("api.spark.connect.GRACE_SECONDS", 2.0)
     session, use = Session(), Use()
 
     def go_on(_session: Any) -> None:
@@ -148,7 +148,7 @@ def test_a_query_that_does_not_stop_has_its_spark_ended(
 
 
 def test_one_that_stops_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.spark.GRACE_SECONDS", 20.0)
+    monkeypatch.setattr("api.spark.connect.GRACE_SECONDS", 20.0)
     session, use = Session(), Use()
     before = set(threading.enumerate())
 
@@ -202,8 +202,8 @@ def test_a_name_is_made_known_once(tmp_path: Path) -> None:
 _COME_ONE_BY_ONE = """
 import socket, sys, threading, time
 from pathlib import Path
-from api.spark import SparkAway, SparkConnect
-from mqlake.query_application import Use
+from api.spark.connect import SparkAway, SparkConnect
+from mqlake.processes.query_application import Use
 use = Use(socket.socketpair()[0])
 failed = []
 def come(number):

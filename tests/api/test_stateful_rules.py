@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from api.following import Followed
-from api.jobs import Job
+from api.jobs.jobs import Job
+from api.log.following import Followed
 from api.references.materialised import MaterialisedReferences
-from mqlake.records import RULES
-from mqlake.reference_records import (
+from mqlake.records.messages import RULES
+from mqlake.records.references import (
     ReferenceKey,
     ReferenceState,
     encode_reference_state,

@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from api.storage import KEPT_SECONDS, Storage, StoredPart
+from api.tenants.storage import KEPT_SECONDS, Storage, StoredPart
 from mqlake.clock import ManualClock
 from mqlake.errors import OperationalError
-from mqlake.reference_records import reference_table
-from mqlake.rule_tables import rule_table
+from mqlake.records.references import reference_table
+from mqlake.records.rule_tables import rule_table
 
 LONG = "a" * 40
 """Longer than what statistics have of it."""

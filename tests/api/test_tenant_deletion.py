@@ -9,15 +9,15 @@ from typing import Any, get_args
 import pytest
 from deltalake import DeltaTable
 
-from api import tenant_deletion
-from api.following import Followed
-from api.jobs import Job
+from api.jobs.jobs import Job
+from api.log.following import Followed
 from api.rules.rerun_log import Begin, encode_begin
-from api.tenant_deletion import DELETE_TENANT, TABLES, deletion_work
-from launcher.testing import await_condition
+from api.wiring import tenant_deletion
+from api.wiring.tenant_deletion import DELETE_TENANT, TABLES, deletion_work
+from launcher.testing.systems import await_condition
 from mqlake.errors import OperationalError
-from mqlake.records import CONTROL_KEY_PREFIX, EVENTS, GATEWAYS, INBOUND, RULES
-from mqlake.reference_records import (
+from mqlake.records.messages import CONTROL_KEY_PREFIX, EVENTS, GATEWAYS, INBOUND, RULES
+from mqlake.records.references import (
     KeyKind,
     ReferenceKey,
     ReferenceRequest,
@@ -26,8 +26,8 @@ from mqlake.reference_records import (
     encode_reference_state,
     reference_key,
 )
-from mqlake.rule_records import rerun_key
-from mqlake.rule_tables import rule_table
+from mqlake.records.rule_tables import rule_table
+from mqlake.records.rules import rerun_key
 from tests.api.conftest import Api
 from tests.api.test_access import bearer, make_key
 from tests.api.test_jobs import await_end

@@ -8,11 +8,11 @@ import pytest
 from deltalake import write_deltalake
 from prometheus_client.parser import text_string_to_metric_families
 
-from api.following import Followed
+from api.log.following import Followed
 from api.metrics.tenants import TenantFigures, forget_tenant_metrics
 from mqlake.metrics.names import MOST, OTHER, TENANTS
-from mqlake.records import METRICS
-from mqlake.rule_records import RuleMetricsKey, rule_metrics_key
+from mqlake.records.messages import METRICS
+from mqlake.records.rules import RuleMetricsKey, rule_metrics_key
 from mqlake.tenant_metrics import (
     COUNTED,
     TenantMetrics,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from api.jobs import Job, Jobs
+from api.jobs.jobs import Job, Jobs
 from tests.api.conftest import Api, operations
 from tests.api.live.websocket import Socket
 from tests.api.test_access import PASSWORD, bearer, make_key, session_of

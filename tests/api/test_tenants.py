@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from api.resources import TENANTS
-from api.tenants import MaterialisedTenants
-from mqlake.records import GATEWAYS
-from mqlake.rule_tables import rule_table
-from mqlake.tenants import TenantLimits, decode_tenant, tenant_key
+from api.tenants.tenants import MaterialisedTenants
+from api.wiring.resources import TENANTS
+from mqlake.records.messages import GATEWAYS
+from mqlake.records.rule_tables import rule_table
+from mqlake.records.tenants import TenantLimits, decode_tenant, tenant_key
 from tests.api.conftest import Api, take
 from tests.api.test_access import bearer, make_key
 
@@ -85,7 +85,7 @@ def test_what_is_no_tenant_is_refused(api: Api, fields: dict[str, Any]) -> None:
 
 
 def test_there_are_only_so_many(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.tenants.MAX_TENANTS", 1)
+    monkeypatch.setattr("api.tenants.tenants.MAX_TENANTS", 1)
     put(api)
     put(api, state="suspended")
     assert api.request("PUT", "/tenants/beta", json={}).status_code == 409

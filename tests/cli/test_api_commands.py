@@ -9,11 +9,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cli.app import mqlake
-from launcher.testing import await_condition
+from launcher.testing.systems import await_condition
 from mqlake.api_client import ApiClient, ApiError
 from mqlake.errors import OperationalError
+from mqlake.records.tenants import TenantsError
 from mqlake.rights.files import RightsError
-from mqlake.tenants import TenantsError
 from tests.api.conftest import Api, api
 from tests.api.live.records import message
 from tests.mqlake.test_api_client import served
@@ -213,7 +213,7 @@ def test_rights_are_planned_applied_and_exported(
     path.write_text("rules = []")
     with pytest.raises(ApiError, match="version 1 is in force, not 0"):
         run(served, "rights", "apply", str(path), "--version", "0")
-    monkeypatch.setattr("cli.rights._FOLLOW_SECONDS", 0.0)
+    monkeypatch.setattr("cli.requests.rights._FOLLOW_SECONDS", 0.0)
     with pytest.raises(OperationalError, match="not heard to go by it yet: gateway-1"):
         run(served, "rights", "apply", str(path))
     (newest, oldest) = json.loads(run(served, "rights", "versions", "--json").stdout)

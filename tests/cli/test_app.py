@@ -39,7 +39,8 @@ def test_unknown_command_is_refused_by_name() -> None:
 
 
 def test_gateway_command_never_imports_pyspark() -> None:
-    script = "import sys, cli.gateway, ingest.gateway.process.app; print('pyspark' in sys.modules)"
+    modules = "sys, cli.processes.gateway, ingest.gateway.process.app"
+    script = f"import {modules}; print('pyspark' in sys.modules)"
     command = [sys.executable, "-P", "-c", script]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "False"

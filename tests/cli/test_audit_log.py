@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from api.log import LogAppender
+from api.log.appending import LogAppender
 from cli.app import mqlake
-from mqlake.records import EVENTS
+from mqlake.records.messages import EVENTS
 from tests.api.test_api import write_state
 
 Told = list[tuple[str, str, dict[str, Any]]]
@@ -51,7 +51,7 @@ def test_a_gateway_that_is_retired_is_told(told: Told, monkeypatch: pytest.Monke
     async def retire(*_: Any) -> None:
         assert told == [], "not before it is done"
 
-    monkeypatch.setattr("cli.gateway._retire", retire)
+    monkeypatch.setattr("cli.processes.gateway._retire", retire)
     run("gateway", "retire", "gateway-9", "--log-servers", "kafka:9092")
     ((servers, _, row),) = told
     assert (servers, row["operation"], row["asked"]) == (

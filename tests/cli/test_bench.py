@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from bench.figures import Figure, Figures
-from cli import bench
+from cli.system import bench
 from mqlake.errors import OperationalError
 
 pytestmark = pytest.mark.programs

@@ -3,9 +3,9 @@ from collections import defaultdict
 from itertools import islice, pairwise
 from pathlib import Path
 
-from cli._demo import TOPIC_FILTER, DemoOutcome, DemoReading, readings
-from mqlake.matching import filter_matches
-from mqlake.topics import validate_topic_name
+from cli.system._devices import TOPIC_FILTER, DemoOutcome, DemoReading, readings
+from mqlake.topics.matching import filter_matches
+from mqlake.topics.names import validate_topic_name
 
 
 def test_the_readings_are_a_year_of_hours_of_two_cities() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cli.down import command
+from cli.system.down import command
 from launcher.paths import DataDirectory
 
 pytestmark = pytest.mark.programs

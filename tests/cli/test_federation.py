@@ -5,8 +5,8 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from cli.federation import command
-from mqlake.heartbeat import write_heartbeat
+from cli.processes.federation import command
+from mqlake.processes.heartbeat import write_heartbeat
 from tests.api.test_federation import figures
 
 

@@ -11,11 +11,11 @@ from arro3.core import Array, DataType, Field, Schema, Table
 from click.testing import CliRunner, Result
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from api.following import Followed
+from api.log.following import Followed
 from cli.app import mqlake
 from mqlake.errors import MqlakeError
-from mqlake.records import RULES
-from mqlake.reference_records import (
+from mqlake.records.messages import RULES
+from mqlake.records.references import (
     UPLOADS,
     ReferenceKey,
     ReferenceState,

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cli.app import mqlake
-from cli.rules import print_result
+from cli.requests.rules import print_result
 from rules.documents import read_documents
 from tests.api.conftest import Api, api
 from tests.mqlake.test_api_client import served
@@ -41,7 +41,7 @@ def run(api: Api, *arguments: str) -> Result:
 
 @pytest.fixture(autouse=True)
 def nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.rules._ENGINE_SECONDS", 0.0)
+    monkeypatch.setattr("cli.requests.rules._ENGINE_SECONDS", 0.0)
 
 
 def lines(result: Result) -> list[str]:

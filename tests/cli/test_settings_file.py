@@ -6,7 +6,7 @@ import pytest
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from cli._settings_file import render
+from cli.shared.settings_file import render
 from mqlake.settings import ProcessSettings, SettingsGroup
 
 

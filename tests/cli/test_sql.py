@@ -15,7 +15,7 @@ from api.sql.checking import CheckedQuery
 from api.sql.results import Format, Result, ResultColumn
 from api.sql.running import QueryLimits
 from cli.app import mqlake
-from cli.sql import _to_array, _to_table
+from cli.requests.sql import _to_array, _to_table
 from mqlake.errors import OperationalError
 from tests.api.conftest import Api, api
 from tests.api.test_completeness import say_complete

@@ -1,6 +1,6 @@
 import pytest
 
-from cli._tables import print_table
+from cli.shared.tables import print_table
 
 
 def test_columns_are_as_wide_as_what_they_hold(capsys: pytest.CaptureFixture[str]) -> None:

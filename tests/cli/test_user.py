@@ -4,9 +4,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cli.app import mqlake
-from mqlake.argon2_verifiers import Argon2Verifier, CheckWork
-from mqlake.credentials import read_credentials
 from mqlake.errors import MqlakeError
+from mqlake.security.argon2_verifiers import Argon2Verifier, CheckWork
+from mqlake.security.credentials import read_credentials
 
 
 @pytest.fixture

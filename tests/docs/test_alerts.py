@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cli import grafana
+from cli.system import grafana
 
 pytestmark = pytest.mark.tools
 

@@ -10,10 +10,10 @@ import pytest
 from pydantic import TypeAdapter
 
 from api.access.views import SessionView
-from api.problems import CODES, ProblemDetails
 from api.routes.gateways import Placement
 from api.routes.live import read_frame
 from api.routes.publish import PublishedMessage
+from api.web.problems import CODES, ProblemDetails
 from tests.api.conftest import Api, memory_api
 from tests.api.test_api import TOKEN
 from tests.docs.test_rules_rest import REQUEST, nameless

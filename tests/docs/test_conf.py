@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from pydantic import BaseModel, SecretStr, TypeAdapter
 from pydantic_core import PydanticUndefined
 
-from cli._settings_file import render
-from cli.settings import CLASSES, command, settings_class
+from cli.shared.settings_file import render
+from cli.system.settings import CLASSES, command, settings_class
 
 CONF = Path(__file__).parents[2] / "conf"
 

@@ -8,7 +8,7 @@ from grafana_foundation_sdk.cog import plugins
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from cli.grafana import command
+from cli.system.grafana import command
 
 
 def printed() -> dict[str, Any]:

@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+from api.jobs.pace import DEFAULT_RATE
 from api.live.readers import MAX_READERS, MAX_READERS_OF_ONE
 from api.live.stream import MAX_QUEUED, MAX_QUEUED_BYTES
 from api.live.topics import MAX_KEPT_BYTES, MAX_TOPICS
-from api.pace import DEFAULT_RATE
-from api.pages import DEFAULT_LIMIT, MAX_LIMIT
 from api.replay.order import CLIENT_RATE
 from api.routes import live, topics
 from api.routes.publish import MAX_BULK
@@ -21,7 +20,8 @@ from api.sql.costs import (
     MOST_STARS,
     MOST_WINDOWS,
 )
-from mqlake.rule_tables import MOST_COLUMNS
+from api.web.pages import DEFAULT_LIMIT, MAX_LIMIT
+from mqlake.records.rule_tables import MOST_COLUMNS
 from rules.references import MAX_BYTES
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cli import grafana
+from cli.system import grafana
 from mqlake.metrics.names import BY_PROCESS, EVERY_PROCESS, NAMES, TENANTS, Metric
 
 ROOT = Path(__file__).parents[2]

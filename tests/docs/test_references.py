@@ -9,10 +9,10 @@ import pytest
 from api.app import create_app
 from api.references.reading import UploadError, read_schema, read_upload
 from api.routes.references import UploadProblemDetails
-from api.services import make_services
 from api.settings import ApiSettings
-from cli.references import command
-from mqlake.reference_records import COLUMN_TYPES
+from api.wiring.services import make_services
+from cli.requests.references import command
+from mqlake.records.references import COLUMN_TYPES
 from rules.language.compiler import compile_rule
 from rules.references import (
     MAX_BYTES,

@@ -10,9 +10,9 @@ from api.routes.rights import WantedRights
 from ingest.gateway.settings.gateway import GatewaySettings
 from ingest.gateway.settings.limits import LimitSettings
 from ingest.gateway.settings.listeners import TcpListener
+from mqlake.records.tenants import RATES, STOCKS, TenantLimits
 from mqlake.rights.compiled import Rights
 from mqlake.rights.files import parse_rights
-from mqlake.tenants import RATES, STOCKS, TenantLimits
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "rights.md"
 

@@ -8,8 +8,8 @@ from typing import get_args
 from api.app import create_app
 from api.routes.rule_trials import RuleTest, RuleTestResult
 from api.rules.views import NewRule
-from api.services import make_services
 from api.settings import ApiSettings
+from api.wiring.services import make_services
 from rules.model import RuleState
 
 TEXT = (Path(__file__).parents[2] / "docs" / "rules-rest.md").read_text(encoding="utf-8")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from api.app import create_app
 from api.schemas.views import NewSchema
-from api.services import make_services
 from api.settings import ApiSettings
+from api.wiring.services import make_services
 from rules.schemas.model import MAX_SCHEMAS, MAX_SOURCE_CHARACTERS, MAX_VERSIONS
 from tests.docs.test_rules_rest import REQUEST, nameless
 

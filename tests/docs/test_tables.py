@@ -1,4 +1,4 @@
-"""`docs/tables.md` is `mqlake/tables.py` in prose."""
+"""`docs/tables.md` is `mqlake/tables/catalogue.py` in prose."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from api.sql import usage
-from mqlake.tables import TABLES, Table
+from mqlake.tables.catalogue import TABLES, Table
 
 TEXT = (Path(__file__).parents[2] / "docs" / "tables.md").read_text(encoding="utf-8")
 

@@ -7,7 +7,7 @@ import pytest
 
 from api.sql.checking import check
 from api.sql.usage import usage_select
-from mqlake.tenants import parse_tenants
+from mqlake.records.tenants import parse_tenants
 
 TEXT = (Path(__file__).parents[2] / "docs" / "tenants.md").read_text(encoding="utf-8")
 QUERIES = re.findall(r"^```sql\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)

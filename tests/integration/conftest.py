@@ -3,7 +3,7 @@
 `kafka` is one broker for the session, `engine` the router on it and, for who asks for `lake`, the
 lake, which tests kill, and `system` one system with two gateways. Each is started when the first
 test asks for it; `engine` and `system` end before tests that do not. A test that would harm them
-for others starts its own from `launcher.testing` or `launcher.kafka`; these come last.
+for others starts its own from `launcher.testing.systems` or `launcher.log.kafka`; these come last.
 """
 
 import shutil
@@ -13,8 +13,8 @@ from typing import Final
 
 import pytest
 
-from launcher.kafka import KafkaServer, running_kafka
-from launcher.testing import LocalSystem, running_system
+from launcher.log.kafka import KafkaServer, running_kafka
+from launcher.testing.systems import LocalSystem, running_system
 from tests.integration.engine import Engine, running_engine
 from tests.integration.thrift import FEW_TABLE_BATCHES
 

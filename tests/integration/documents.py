@@ -2,7 +2,7 @@
 
 import re
 
-from launcher.testing import PROGRAM, LocalSystem
+from launcher.testing.systems import PROGRAM, LocalSystem
 
 _BY_THE_FIXTURE = ("git clone", "bin/mqlake up", "bin/mqlake down")
 

@@ -13,15 +13,15 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from launcher.kafka import KafkaServer
-from launcher.parts import LAKE, NEXT, ROUTER, STOP_TIMEOUT_SECONDS
+from launcher.log.kafka import KafkaServer
 from launcher.paths import RUNTIME
-from launcher.testing import await_condition
-from mqlake.heartbeat import read_heartbeat
+from launcher.planning.parts import LAKE, NEXT, ROUTER, STOP_TIMEOUT_SECONDS
+from launcher.testing.systems import await_condition
 from mqlake.log.admin import ensure_log_topics
-from mqlake.output_records import Output, decode_output
-from mqlake.records import INBOUND, OUTPUTS, RULES, Message, message_headers, message_key
-from mqlake.rule_records import (
+from mqlake.processes.heartbeat import read_heartbeat
+from mqlake.records.messages import INBOUND, OUTPUTS, RULES, Message, message_headers, message_key
+from mqlake.records.outputs import Output, decode_output
+from mqlake.records.rules import (
     Activation,
     RulesKey,
     decode_activation,
@@ -29,7 +29,7 @@ from mqlake.rule_records import (
     rules_key,
 )
 from rules.model import Rule
-from streaming.poison_file import PLACES_FILE
+from streaming.application.poison_file import PLACES_FILE
 from streaming.rules.signatures import Signatures
 from tests.integration.thrift import NO_HISTORY, NO_STATE_TABLES
 

@@ -6,7 +6,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from launcher.testing import await_condition
+from launcher.testing.systems import await_condition
 
 SECONDS = 120.0
 """That a log may take for an answer."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ingest.gateway.lake.table import TableReader
-from launcher.testing import LocalSystem
+from launcher.testing.systems import LocalSystem
 
 
 def rows_of(system: LocalSystem, table: str, query: str) -> list[tuple[Any, ...]]:

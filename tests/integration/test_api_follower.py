@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from api.bans import MaterialisedBans
-from api.cache import ClientFilter, SessionCache
-from api.following import LogFollower
-from api.presence import Gateways
-from api.rights import MaterialisedRights
-from launcher.kafka import KafkaServer
-from launcher.testing import await_condition
+from api.clients.cache import ClientFilter, SessionCache
+from api.clients.presence import Gateways
+from api.log.following import LogFollower
+from api.tenants.bans import MaterialisedBans
+from api.tenants.rights import MaterialisedRights
+from launcher.log.kafka import KafkaServer
+from launcher.testing.systems import await_condition
 from mqlake.bans import ban_key
 from mqlake.clock import SystemClock
 from mqlake.log.admin import ensure_log_topics
-from mqlake.records import GATEWAYS, SESSIONS
-from mqlake.status import STATE_FILE, replace_file
+from mqlake.processes.status import STATE_FILE, replace_file
+from mqlake.records.messages import GATEWAYS, SESSIONS
 from tests.api.conftest import session
 from tests.api.test_api import write_state
 

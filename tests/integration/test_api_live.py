@@ -9,11 +9,11 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from api.access.callers import Callers
 from api.access.materialised import MaterialisedAccess
-from api.following import LogFollower
-from launcher.testing import LocalSystem, await_condition
+from api.log.following import LogFollower
+from launcher.testing.systems import LocalSystem, await_condition
 from mqlake.api_client import ApiClient
 from mqlake.clock import SystemClock
-from mqlake.records import ACCESS
+from mqlake.records.messages import ACCESS
 
 pytestmark = pytest.mark.system
 

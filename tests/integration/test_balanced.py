@@ -14,7 +14,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from playwright.sync_api import expect
 
-from launcher.testing import LocalSystem, await_condition, running_system
+from launcher.testing.systems import LocalSystem, await_condition, running_system
 from mqlake.api_client import ApiClient
 from tests.integration.dashboard.browser import WIDE, open_page, running_browser
 from tests.integration.thrift import NO_STATE_TABLES

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from launcher.testing import LocalSystem
+from launcher.testing.systems import LocalSystem
 from tests.integration.clients.exchange import Client, Exchange, Message, Version
 from tests.integration.clients.with_aiomqtt import exchange_with_aiomqtt
 from tests.integration.clients.with_mosquitto import exchange_with_mosquitto

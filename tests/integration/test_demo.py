@@ -9,7 +9,7 @@ import pytest
 from bench.connector import hold_connections
 from bench.programs import build_programs
 from bench.system import fresh_gateway
-from launcher.testing import LocalSystem, await_condition
+from launcher.testing.systems import LocalSystem, await_condition
 
 pytestmark = [pytest.mark.campaign("test_readme.py runs the demo"), pytest.mark.system]
 

@@ -12,7 +12,7 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from ingest.protocol.packets import Publish, Suback, Subscribe, Subscription
-from launcher.testing import LocalSystem, await_condition, running_system
+from launcher.testing.systems import LocalSystem, await_condition, running_system
 from tests.ingest.gateway.harness import Client
 from tests.integration.clients.publishing import publish_all, publishing
 from tests.integration.thrift import NO_STATE_TABLES

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 from paho.mqtt.enums import CallbackAPIVersion
 
-from cli.federation import command
+from cli.processes.federation import command
 from launcher.ports import free_ports
-from launcher.testing import LocalSystem, await_condition, running_system
+from launcher.testing.systems import LocalSystem, await_condition, running_system
 from mqlake.api_client import ApiClient
 from mqlake.errors import OperationalError
 from tests.integration.tables import rows_of

@@ -16,10 +16,10 @@ from confluent_kafka.admin import AdminClient
 from paho.mqtt.enums import CallbackAPIVersion
 
 from launcher.ports import free_ports, is_free
-from launcher.testing import PROGRAM, LocalSystem, await_condition
+from launcher.testing.systems import PROGRAM, LocalSystem, await_condition
 from mqlake.log.admin import END_OFFSETS, offsets
 from mqlake.log.security import client_config, environment_of
-from mqlake.records import delivery_topic
+from mqlake.records.messages import delivery_topic
 from tests.pace import within
 
 pytestmark = [pytest.mark.promise, pytest.mark.system]

@@ -15,10 +15,10 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from launcher.testing import PROGRAM, LocalSystem, await_condition, running_system
+from launcher.testing.systems import PROGRAM, LocalSystem, await_condition, running_system
 from mqlake.log.admin import LogAdmin
 from mqlake.log.partitioning import partition_of
-from mqlake.records import INBOUND, message_key
+from mqlake.records.messages import INBOUND, message_key
 from tests.integration.test_rules_api import Rest
 from tests.integration.thrift import FEW_TABLE_BATCHES
 

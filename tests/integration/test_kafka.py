@@ -10,15 +10,15 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from api.control import ask_gateway
-from api.log import LogAppender
-from launcher.kafka import Brokers, KafkaServer, running_kafka
-from launcher.kafka_probe import is_serving
+from api.clients.control import ask_gateway
+from api.log.appending import LogAppender
+from launcher.log.kafka import Brokers, KafkaServer, running_kafka
+from launcher.log.probe import is_serving
 from launcher.ports import is_free
 from mqlake.errors import LogError, OperationalError
 from mqlake.log.admin import LogAdmin
 from mqlake.log.security import ClientSecurity, client_config
-from mqlake.records import delivery_topic
+from mqlake.records.messages import delivery_topic
 from tests.integration.logins import SECONDS, is_refused, lists_topics
 
 pytestmark = pytest.mark.kafka

@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from launcher.testing import LocalSystem, await_condition, running_system
+from launcher.testing.systems import LocalSystem, await_condition, running_system
 from mqlake.log.admin import LogAdmin
 from mqlake.log.security import client_config
-from mqlake.records import INBOUND
+from mqlake.records.messages import INBOUND
 from tests.integration.clients.publishing import publish_all, publishing
 from tests.integration.tables import rows_of
 from tests.integration.test_end_to_end import collecting

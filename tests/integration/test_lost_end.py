@@ -7,13 +7,13 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from launcher.child import ChildProgram
-from launcher.kafka import KafkaServer, running_kafka
-from launcher.log_recovery import recover_log
+from launcher.log.kafka import KafkaServer, running_kafka
+from launcher.log.recovery import recover_log
 from launcher.progress import PlainProgress
 from mqlake.log.admin import LogAdmin
 from mqlake.log.kafka_reader import KafkaLogReader
 from mqlake.log.lost_end import SKIPPED, LogGap, noted_gaps
-from mqlake.records import INBOUND, RULES, SKIPPED_KEY
+from mqlake.records.messages import INBOUND, RULES, SKIPPED_KEY
 from streaming.rules.log import KafkaRuleLog
 
 pytestmark = [pytest.mark.promise, pytest.mark.kafka]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from launcher.testing import LocalSystem, await_condition
+from launcher.testing.systems import LocalSystem, await_condition
 from mqlake.metrics.names import BY_PROCESS, EVERY_PROCESS
 from tests.integration.clients.publishing import publish
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launcher.testing import LocalSystem
+from launcher.testing.systems import LocalSystem
 from tests.integration.downloads import source_distribution
 
 pytestmark = pytest.mark.system

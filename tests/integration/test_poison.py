@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.testing import await_condition
-from mqlake.output_records import DeadLetter, decode_dead_letter
-from mqlake.records import DEAD_LETTERS, INBOUND, message_key
-from streaming.poison_file import Poison
+from launcher.testing.systems import await_condition
+from mqlake.records.messages import DEAD_LETTERS, INBOUND, message_key
+from mqlake.records.outputs import DeadLetter, decode_dead_letter
+from streaming.application.poison_file import Poison
 from tests.integration.engine import Engine, a_rule
 
 pytestmark = [

@@ -7,14 +7,14 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from bench.prepared import TENANT, PastMessage, write_messages, write_sessions
-from ingest.session.memory_shards import MemoryShardStore
 from ingest.session.ownership import Shard
-from launcher.kafka import KafkaServer, running_kafka
+from ingest.session.shard.memory_shards import MemoryShardStore
+from launcher.log.kafka import KafkaServer, running_kafka
 from mqlake.log.admin import ensure_log_topics
 from mqlake.log.kafka_reader import to_record
-from mqlake.progress_records import decode_progress
-from mqlake.records import INBOUND, SESSIONS, LogRecord, decode_message
-from mqlake.shard_records import Run, shard_of
+from mqlake.records.messages import INBOUND, SESSIONS, LogRecord, decode_message
+from mqlake.records.progress import decode_progress
+from mqlake.records.shards import Run, shard_of
 
 pytestmark = pytest.mark.kafka
 

@@ -13,8 +13,8 @@ import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from api.spark import JOB_START_SECONDS, OutOfMemory, SparkConnect
-from launcher.testing import LocalSystem, await_condition
+from api.spark.connect import JOB_START_SECONDS, OutOfMemory, SparkConnect
+from launcher.testing.systems import LocalSystem, await_condition
 from tests.pace import within
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(700)]

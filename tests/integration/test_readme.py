@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.testing import LocalSystem
+from launcher.testing.systems import LocalSystem
 from tests.integration.documents import shell_lines, typed_at
 
 pytestmark = pytest.mark.system

@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from api.following import Followed
-from api.log import LogAppender
+from api.log.appending import LogAppender
+from api.log.following import Followed
 from api.references.changes import ReferenceChanges
 from api.references.materialised import MaterialisedReferences, Reference
 from api.references.reading import read_upload
 from api.references.tables import ReferenceTables
-from launcher.testing import await_condition
+from launcher.testing.systems import await_condition
 from mqlake.clock import SystemClock
-from mqlake.records import RULES
+from mqlake.records.messages import RULES
 from rules.model import Rule
 from tests.integration.engine import Engine
 

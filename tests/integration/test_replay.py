@@ -15,8 +15,8 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from api.tracing.scan import KafkaScan, ScanRange, Seen
-from launcher.testing import LocalSystem, await_condition
-from mqlake.records import INBOUND
+from launcher.testing.systems import LocalSystem, await_condition
+from mqlake.records.messages import INBOUND
 
 pytestmark = [
     pytest.mark.campaign("tests/api/test_replay.py and tests/streaming/test_tracing.py"),

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from launcher.testing import LocalSystem, await_condition
+from launcher.testing.systems import LocalSystem, await_condition
 from tests.integration.test_query_application import A_SECOND, LONGEST_SECONDS, Traffic
 from tests.integration.test_rules_api import Rest
 from tests.pace import within

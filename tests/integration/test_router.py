@@ -17,10 +17,10 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from launcher.testing import LocalSystem, await_condition
+from launcher.testing.systems import LocalSystem, await_condition
 from mqlake.log.admin import ensure_delivery_topic
 from mqlake.log.security import client_config
-from mqlake.records import (
+from mqlake.records.messages import (
     HEADER_SOURCE,
     INBOUND,
     ROUTES,

@@ -15,10 +15,10 @@ import pytest
 from confluent_kafka import Producer
 from paho.mqtt.enums import CallbackAPIVersion
 
-from launcher import testing
-from launcher.testing import LocalSystem, await_condition
+from launcher.testing import systems as testing
+from launcher.testing.systems import LocalSystem, await_condition
 from mqlake.log.security import client_config
-from mqlake.records import INBOUND
+from mqlake.records.messages import INBOUND
 
 pytestmark = pytest.mark.system
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.testing import await_condition
-from mqlake.output_records import Output, decode_dead_letter
-from mqlake.records import DEAD_LETTERS, INBOUND
+from launcher.testing.systems import await_condition
+from mqlake.records.messages import DEAD_LETTERS, INBOUND
+from mqlake.records.outputs import Output, decode_dead_letter
 from rules.model import ActionSpec
-from streaming.checkpoints import committed
+from streaming.log.checkpoints import committed
 from tests.integration.engine import Engine, a_rule
 
 pytestmark = pytest.mark.system

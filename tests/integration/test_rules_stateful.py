@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from api.spark import JOB_START_SECONDS, SparkConnect
+from api.spark.connect import JOB_START_SECONDS, SparkConnect
 from launcher.doctor.machine import is_open
 from launcher.paths import RUNTIME
 from launcher.ports import free_ports
-from launcher.testing import await_condition
-from mqlake.query_application import SOCKET_FILE
-from mqlake.records import INBOUND
-from mqlake.rule_tables import rule_tables
+from launcher.testing.systems import await_condition
+from mqlake.processes.query_application import SOCKET_FILE
+from mqlake.records.messages import INBOUND
+from mqlake.records.rule_tables import rule_tables
 from rules.model import ActionSpec, Rule
 from tests.integration.engine import Engine
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher.testing import LocalSystem, await_condition
+from launcher.testing.systems import LocalSystem, await_condition
 from tests.integration.test_rules_api import Listener, Rest
 
 pytestmark = [

@@ -16,9 +16,9 @@ from paho.mqtt.properties import Properties
 from api.relations.views import view_columns
 from ingest.balancer.history import BalancerHistory
 from ingest.balancer.settings import HistorySettings
-from launcher.testing import LocalSystem, await_condition
+from launcher.testing.systems import LocalSystem, await_condition
 from mqlake.clock import SystemClock
-from mqlake.tables import MESSAGES
+from mqlake.tables.catalogue import MESSAGES
 
 pytestmark = pytest.mark.system
 

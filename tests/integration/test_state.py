@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from launcher.testing import LocalSystem, await_condition
+from launcher.testing.systems import LocalSystem, await_condition
 from mqlake.log.admin import partition_count
 from mqlake.log.security import client_config
-from mqlake.records import EVENTS, INBOUND, SESSIONS, Message, message_headers, message_key
+from mqlake.records.messages import EVENTS, INBOUND, SESSIONS, Message, message_headers, message_key
 
 pytestmark = [pytest.mark.promise, pytest.mark.system, pytest.mark.timeout(700)]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from launcher.testing import LocalSystem, await_condition
+from launcher.testing.systems import LocalSystem, await_condition
 from mqlake.api_client import ApiClient
 from mqlake.log.kafka_reader import KafkaLogReader
 from mqlake.log.log_topics import COMPACTED_LOG_TOPICS

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from launcher.ports import free_ports
-from launcher.testing import LocalSystem, await_condition
+from launcher.testing.systems import LocalSystem, await_condition
 from tests.integration.documents import shell_lines, typed_at
 
 pytestmark = [

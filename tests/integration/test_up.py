@@ -16,10 +16,10 @@ import trustme
 from confluent_kafka import Consumer, TopicPartition
 from paho.mqtt.enums import CallbackAPIVersion
 
-from launcher.parts import SYSTEM_STOP_TIMEOUT_SECONDS
-from launcher.testing import LocalSystem, await_condition
+from launcher.planning.parts import SYSTEM_STOP_TIMEOUT_SECONDS
+from launcher.testing.systems import LocalSystem, await_condition
 from mqlake.log.security import client_config, read_security
-from mqlake.records import INBOUND
+from mqlake.records.messages import INBOUND
 from tests.integration.clients.publishing import publish
 from tests.integration.logins import is_refused, lists_topics
 from tests.integration.tables import rows_of

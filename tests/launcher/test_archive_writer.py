@@ -3,7 +3,7 @@
 import threading
 from dataclasses import dataclass, field
 
-from launcher.kafka import ARCHIVE_AFTER_SECONDS, ArchiveWriter
+from launcher.log.kafka import ARCHIVE_AFTER_SECONDS, ArchiveWriter
 from mqlake.errors import OperationalError
 
 PID = 17

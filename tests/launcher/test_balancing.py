@@ -9,14 +9,14 @@ import pytest
 
 from ingest.balancer.settings import BalancerSettings
 from ingest.gateway.settings.gateway import GatewaySettings
-from launcher.balancing import (
+from launcher.planning.balancing import (
     Balancing,
     ask_haproxy,
     find_haproxy,
     plan_balancing,
     proxied_listeners,
 )
-from launcher.listeners import reachable_addresses
+from launcher.planning.listeners import reachable_addresses
 from launcher.settings import LocalSettings
 from mqlake.errors import OperationalError
 from mqlake.settings import load
@@ -124,7 +124,7 @@ def test_haproxy_comes_in_by_listeners_of_this_machine_that_say_so() -> None:
 
 
 def test_a_machine_without_haproxy_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.balancing._SEARCHED", "")
+    monkeypatch.setattr("launcher.planning.balancing._SEARCHED", "")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(OperationalError, match="apt install haproxy"):
         find_haproxy()

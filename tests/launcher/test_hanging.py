@@ -4,7 +4,13 @@ import os
 
 import pytest
 
-from launcher.hanging import LEAST_PACE, MOST_STEP_SECONDS, START_TIMES, HangWatch, pace_of_machine
+from launcher.supervision.hanging import (
+    LEAST_PACE,
+    MOST_STEP_SECONDS,
+    START_TIMES,
+    HangWatch,
+    pace_of_machine,
+)
 
 PATIENCE = 60.0
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from launcher.kafka_probe import count_brokers, is_serving
+from launcher.log.probe import count_brokers, is_serving
 from launcher.ports import free_ports
 from mqlake.log.security import ClientSecurity
 

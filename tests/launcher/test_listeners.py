@@ -4,9 +4,9 @@ import pytest
 
 from ingest.gateway.settings.gateway import GatewaySettings
 from ingest.gateway.settings.listeners import TlsListener, UnixListener, WebSocketListener
-from launcher.listeners import listeners_of, reachable_addresses, wanted_ports
+from launcher.planning.listeners import listeners_of, reachable_addresses, wanted_ports
+from launcher.planning.preflight import check_ports
 from launcher.ports import free_ports
-from launcher.preflight import check_ports
 from mqlake.errors import OperationalError
 
 TLS = TlsListener(certificate=Path("server.pem"), key=Path("server.key"), host="0.0.0.0")

@@ -2,13 +2,13 @@ from pathlib import Path
 
 import pytest
 
-from launcher import log_cluster
-from launcher.kafka import running_kafka
-from launcher.log_cluster import check_cluster, cluster_id
+from launcher.log import cluster as log_cluster
+from launcher.log.cluster import check_cluster, cluster_id
+from launcher.log.kafka import running_kafka
 from launcher.paths import DataDirectory
 from launcher.ports import free_ports
 from launcher.settings import LocalSettings
-from launcher.testing import LocalSystem
+from launcher.testing.systems import LocalSystem
 from mqlake.errors import OperationalError, SettingsError
 from mqlake.settings import load
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from launcher.log_reserve import LogReserve
+from launcher.log.reserve import LogReserve
 
 MIB = 1 << 20
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.log_room import LogRoomFinding, LogRoomMeter, in_words
+from launcher.log.room import LogRoomFinding, LogRoomMeter, in_words
 from mqlake.settings import LogDiskSettings
 
 MB = 1_000_000

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from launcher.log_room import LogRoomFinding
+from launcher.log.room import LogRoomFinding
 from launcher.metrics import SupervisorMetrics, metrics_url
 from mqlake.metrics.families import Families
 from mqlake.metrics.names import SUPERVISOR

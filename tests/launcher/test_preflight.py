@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.paths import DataDirectory
-from launcher.ports import free_ports
-from launcher.preflight import (
+from launcher.planning.preflight import (
     WantedPort,
     available_memory,
     check_contents,
@@ -18,6 +17,7 @@ from launcher.preflight import (
     check_ports,
     read_available_memory,
 )
+from launcher.ports import free_ports
 from mqlake.errors import OperationalError
 
 

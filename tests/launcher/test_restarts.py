@@ -1,4 +1,4 @@
-from launcher.restarts import (
+from launcher.supervision.restarts import (
     FIRST_DELAY_SECONDS,
     GOOD_RUN_SECONDS,
     LONGEST_DELAY_SECONDS,

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.requests import Requests
-from launcher.testing import await_condition
-from mqlake.status import ProcessReport, load_state, start_ticks
+from launcher.supervision.requests import Requests
+from launcher.testing.systems import await_condition
+from mqlake.processes.status import ProcessReport, load_state, start_ticks
 
 pytestmark = pytest.mark.programs
 

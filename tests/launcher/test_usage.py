@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from launcher.usage import members_of_sessions, own_usage, usage_of_sessions
+from launcher.supervision.usage import members_of_sessions, own_usage, usage_of_sessions
 
 pytestmark = pytest.mark.programs
 

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from launcher.child import ChildProgram
-from launcher.parts import NEXT, Beside, Part, PartHealth
+from launcher.planning.parts import NEXT, Beside, Part, PartHealth
 from launcher.progress import PlainProgress
-from launcher.requests import Requests
-from launcher.supervisor import Interrupted, Supervisor
+from launcher.supervision.requests import Requests
+from launcher.supervision.supervisor import Interrupted, Supervisor
 from mqlake.errors import MqlakeError
-from mqlake.status import STATE_FILE, SystemState, boot_id, replace_file, start_ticks
+from mqlake.processes.status import STATE_FILE, SystemState, boot_id, replace_file, start_ticks
 
 _PROLOGUE = """
 import os, pathlib, signal, subprocess, sys, time

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mqlake.session_records import SessionRecord
+from mqlake.records.sessions import SessionRecord
 
 
 def a_session(**changes: Any) -> SessionRecord:

@@ -3,7 +3,8 @@ from typing import Any
 
 import pytest
 
-from mqlake.access_records import (
+from mqlake.errors import InvalidRecord
+from mqlake.records.access import (
     AccessKind,
     AccessValue,
     Account,
@@ -14,7 +15,6 @@ from mqlake.access_records import (
     decode_access_key,
     encode_access,
 )
-from mqlake.errors import InvalidRecord
 
 VALUES: list[tuple[AccessKind, AccessValue]] = [
     ("key", ApiKey("editor", "°C", "00", 1, "ann", 2)),

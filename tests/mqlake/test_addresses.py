@@ -4,7 +4,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from mqlake.addresses import is_public
+from mqlake.security.addresses import is_public
 
 INTERNAL = [
     "0.0.0.0",

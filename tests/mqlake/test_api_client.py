@@ -10,13 +10,13 @@ import pytest
 import uvicorn
 from click.testing import CliRunner
 
-from api.resources import RULES
+from api.wiring.resources import RULES
 from cli.app import mqlake
 from launcher.ports import free_ports
-from launcher.testing import await_condition
+from launcher.testing.systems import await_condition
 from mqlake.api_client import ApiClient, ApiError
 from mqlake.errors import OperationalError
-from mqlake.status import STATE_FILE, replace_file
+from mqlake.processes.status import STATE_FILE, replace_file
 from tests.api.conftest import Api, api
 from tests.api.test_api import TOKEN, write_state
 from tests.api.test_retained import put
@@ -151,7 +151,7 @@ def test_a_drain_is_asked_for_and_awaited(served: Api) -> None:
 def test_a_gateway_that_does_not_drain_is_an_error(
     served: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cli.drain._BEGIN_SECONDS", 0.0)
+    monkeypatch.setattr("cli.requests.drain._BEGIN_SECONDS", 0.0)
     served.hear("gateway-1", state="serving")
     with pytest.raises(OperationalError, match="gateway-1 is still serving"):
         run(served, "drain", "gateway-1", "--wait")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqlake import compact_json
+from mqlake.records import compact_json
 
 TEXT = st.text(st.characters(codec="utf-8"))
 SCALARS = st.none() | st.booleans() | st.integers() | TEXT

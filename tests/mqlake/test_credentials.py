@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scramp import ScramMechanism
 
-from mqlake.argon2_verifiers import Argon2Verifier, CheckWork, make_argon2_verifier
-from mqlake.credentials import (
+from mqlake.security.argon2_verifiers import Argon2Verifier, CheckWork, make_argon2_verifier
+from mqlake.security.credentials import (
     CredentialsError,
     Verifier,
     make_verifier,
@@ -22,7 +22,7 @@ from mqlake.credentials import (
     remove_user,
     set_user,
 )
-from mqlake.saslprep import UnpreparableText
+from mqlake.security.saslprep import UnpreparableText
 
 RFC_7677_SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 CHEAP = 4096

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqlake.errors import InvalidRecord
-from mqlake.federation_records import (
+from mqlake.records.federation import (
     FederationCheckpoint,
     LinkPosition,
     decode_checkpoint,

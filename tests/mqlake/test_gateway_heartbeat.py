@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from mqlake.errors import InvalidRecord
-from mqlake.gateway_heartbeat import GatewayHeartbeat, decode_gateway_heartbeat
-from mqlake.record_versions import RECORD_VERSION, in_version
+from mqlake.records.gateway_heartbeat import GatewayHeartbeat, decode_gateway_heartbeat
+from mqlake.records.versions import RECORD_VERSION, in_version
 
 WRITTEN: dict[str, Any] = {
     "v": 3,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqlake.errors import InvalidRecord, OperationalError
-from mqlake.growth import (
+from mqlake.log.growth import (
     MOST_PARTITIONS,
     Growth,
     GrowthStep,

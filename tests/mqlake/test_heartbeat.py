@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mqlake.heartbeat import STALE_SECONDS, Heartbeat, read_heartbeat, write_heartbeat
+from mqlake.processes.heartbeat import STALE_SECONDS, Heartbeat, read_heartbeat, write_heartbeat
 
 
 def test_a_heartbeat_is_read_as_it_was_written(tmp_path: Path) -> None:

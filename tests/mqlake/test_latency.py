@@ -1,6 +1,6 @@
 import pytest
 
-from mqlake.latency import BOUNDS_MS, CLASSES, Latencies, added_up, percentile, since
+from mqlake.processes.latency import BOUNDS_MS, CLASSES, Latencies, added_up, percentile, since
 
 
 def counted(*latencies: float) -> list[int]:

@@ -9,7 +9,7 @@ import pytest
 from api.settings import ApiSettings
 from ingest.federation.settings import FederationSettings
 from ingest.gateway.settings.gateway import GatewaySettings
-from mqlake.log_disk import ELSEWHERE, LogDisk, environment_of
+from mqlake.processes.log_disk import ELSEWHERE, LogDisk, environment_of
 from mqlake.settings import LogDiskSettings, ProcessSettings, load
 from rules.runner.settings import RulesSettings
 from streaming.settings.lake import LakeSettings

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from mqlake.matching import TopicFilterTrie, filter_matches
+from mqlake.topics.matching import TopicFilterTrie, filter_matches
 from tests.memory import kept_bytes
 
 # Few short levels, so that filters and names meet often; empty ones and `$` among them.

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqlake.offsets import advance, at, earliest, have_reached, latest, widened
+from mqlake.records.offsets import advance, at, earliest, have_reached, latest, widened
 
 OFFSETS = st.lists(st.integers(0, 5), max_size=4)
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqlake.errors import InvalidRecord
-from mqlake.output_records import (
+from mqlake.records.outputs import (
     DeadLetter,
     Output,
     Position,
@@ -17,7 +17,7 @@ from mqlake.output_records import (
     output_headers,
     rule_record_key,
 )
-from mqlake.record_versions import Headers
+from mqlake.records.versions import Headers
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 NAMES = st.from_regex(r"[A-Za-z0-9_.-]{1,12}", fullmatch=True)

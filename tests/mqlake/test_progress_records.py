@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqlake.errors import InvalidRecord
-from mqlake.progress_records import (
+from mqlake.records.progress import (
     HistoryRecord,
     MarksRecord,
     Outgoing,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from mqlake.errors import InvalidRecord
-from mqlake.record_members import (
+from mqlake.records.members import (
     BOOLEAN,
     integer,
     integers,

@@ -3,8 +3,9 @@
 import pytest
 
 from mqlake.errors import InvalidRecord, NewerRecord
-from mqlake.progress_records import MarksRecord, decode_marks, encode_marks
-from mqlake.record_versions import (
+from mqlake.records.messages import HEADER_ID, mqtt_header
+from mqlake.records.progress import MarksRecord, decode_marks, encode_marks
+from mqlake.records.versions import (
     HEADER_MQTT,
     OLDEST_READ,
     RECORD_VERSION,
@@ -12,7 +13,6 @@ from mqlake.record_versions import (
     check_version,
     in_version,
 )
-from mqlake.records import HEADER_ID, mqtt_header
 
 
 def test_a_release_reads_its_version_all_before_and_the_next() -> None:

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqlake import records
 from mqlake.errors import InvalidRecord
-from mqlake.record_versions import HEADER_MQTT, RECORD_VERSION, Headers
-from mqlake.records import (
+from mqlake.records import messages as records
+from mqlake.records.messages import (
     Barrier,
     Message,
     Route,
@@ -30,6 +29,7 @@ from mqlake.records import (
     mqtt_header,
     route_key,
 )
+from mqlake.records.versions import HEADER_MQTT, RECORD_VERSION, Headers
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "records.md"
 LOG_TOPICS = {

@@ -9,16 +9,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mqlake.errors import InvalidRecord, NewerRecord
-from mqlake.record_versions import NEWEST_READ
-from mqlake.reference_records import (
+from mqlake.records.references import (
     ReferenceKey,
     decode_reference_key,
     decode_reference_request,
     decode_reference_state,
     reference_key,
 )
-from mqlake.rule_facts import Fact, keep, read_fact
-from mqlake.rule_records import (
+from mqlake.records.rule_facts import Fact, keep, read_fact
+from mqlake.records.rules import (
     DECIDED_KEY,
     Kind,
     RulesKey,
@@ -27,7 +26,8 @@ from mqlake.rule_records import (
     rerun_key,
     rules_key,
 )
-from mqlake.schema_records import SchemaKey, schema_key
+from mqlake.records.schemas import SchemaKey, schema_key
+from mqlake.records.versions import NEWEST_READ
 
 NAMES = st.from_regex(r"[A-Za-z0-9_.-]{1,12}", fullmatch=True)
 PAIRS = st.tuples(NAMES, NAMES)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqlake.errors import InvalidRecord
-from mqlake.rule_records import (
+from mqlake.records.rules import (
     Activation,
     LeftUnread,
     OffsetRange,

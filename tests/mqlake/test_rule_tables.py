@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mqlake.rule_tables import rule_table, rule_tables, shown_name
-from mqlake.tables import RULE_TABLE_PATTERN
+from mqlake.records.rule_tables import rule_table, rule_tables, shown_name
+from mqlake.tables.catalogue import RULE_TABLE_PATTERN
 
 pytestmark = pytest.mark.promise
 

@@ -1,6 +1,6 @@
 import pytest
 
-from mqlake.saslprep import MAX_PREPARED_CHARACTERS, UnpreparableText, prepare
+from mqlake.security.saslprep import MAX_PREPARED_CHARACTERS, UnpreparableText, prepare
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqlake.errors import InvalidRecord
-from mqlake.session_records import (
+from mqlake.records.sessions import (
     MARKS,
     NEVER_EXPIRES,
     PROGRESS,

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from mqlake.errors import InvalidRecord
-from mqlake.sharing import (
+from mqlake.topics.sharing import (
     ShareStrategy,
     ShareWeight,
     choose_gateway,

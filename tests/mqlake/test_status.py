@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mqlake.errors import OperationalError
-from mqlake.status import (
+from mqlake.processes.status import (
     STALE_SECONDS,
     STATE_FILE,
     GatewayAddress,

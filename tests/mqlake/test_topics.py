@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from ingest.protocol import packets
 from mqlake.errors import InvalidTopic
-from mqlake.topics import (
+from mqlake.topics.names import (
     MAX_TOPIC_BYTES,
     SHARE_PREFIX,
     SharedFilter,

@@ -9,8 +9,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from mqlake.processes.tracing import open_tracer
 from mqlake.settings import TracingSettings
-from mqlake.tracing import open_tracer
 
 
 class Collector:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cli.resilience import command
+from cli.system.resilience import command
 from resilience.command import main
 from resilience.double.proof import history
 from resilience.history import Writer
@@ -23,7 +23,7 @@ import sys
 class Refuse:
     def find_spec(self, name, path=None, target=None):
         known = sys.stdlib_module_names | {"resilience", "paho"}
-        allowed = ("mqlake", "mqlake.errors", "mqlake.topics", "ingest", "ingest.protocol")
+        allowed = ("mqlake", "mqlake.errors", "mqlake.topics.names", "ingest", "ingest.protocol")
         if name.partition(".")[0] not in known and not name.startswith(allowed[-1]):
             if name not in allowed:
                 raise ImportError(f"{name} is not there")

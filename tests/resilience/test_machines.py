@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.testing import await_condition
+from launcher.testing.systems import await_condition
 from resilience.definition import load
 from resilience.errors import TargetError
 from resilience.faults import strike

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqlake.output_records import Output, Position
+from mqlake.records.outputs import Output, Position
 from rules.actions.contract import Work
 from rules.errors import RuleError
 from rules.templates import MissingField, Template

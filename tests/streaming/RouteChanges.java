@@ -154,7 +154,7 @@ public final class RouteChanges implements Runnable {
         return levels.length() == 0 ? "/" : levels.toString();
     }
 
-    /** The rule, level by level: mqlake/matching.py. */
+    /** The rule, level by level: mqlake/topics/matching.py. */
     private static boolean matches(String filter, String topic) {
         String[] wanted = filter.split("/", -1);
         String[] names = topic.split("/", -1);

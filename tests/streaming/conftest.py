@@ -17,16 +17,16 @@ from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 from pyspark.errors.exceptions import captured
 from pyspark.sql import SparkSession
 
-from api.spark import SparkConnect
+from api.spark.connect import SparkConnect
 from launcher.ports import free_ports
-from mqlake.query_application import SOCKET_FILE, Cause
+from mqlake.processes.query_application import SOCKET_FILE, Cause
+from streaming.engine.spark import start_spark
 from streaming.jvm.compiler import build_routing_jar
 from streaming.jvm.jars import PYSPARK_JARS, extra_jars
 from streaming.jvm.process import Jvm, start_jvm
 from streaming.query.java import Java
 from streaming.query.keeper import SparkKeeper
 from streaming.settings.lake import LakeSettings
-from streaming.spark import start_spark
 from tests.streaming.rule_engine import Engine
 
 JARS = Path(__file__).parents[2] / ".runtime" / "jars"

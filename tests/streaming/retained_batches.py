@@ -13,13 +13,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from mqlake.clock import SystemClock
-from mqlake.record_versions import HEADER_MQTT
-from mqlake.records import INBOUND, mqtt_header
-from mqlake.tables import RETAINED
+from mqlake.records.messages import INBOUND, mqtt_header
+from mqlake.records.versions import HEADER_MQTT
+from mqlake.tables.catalogue import RETAINED
+from streaming.engine.spark import small_session, start_spark
 from streaming.settings.lake import LakeSettings
-from streaming.spark import small_session, start_spark
-from streaming.state import StateWriter
-from streaming.tables import create_tables
+from streaming.tables.state import StateWriter
+from streaming.tables.tables import create_tables
 from tests.streaming.conftest import JARS
 from tests.streaming.written_checkpoints import note_end
 

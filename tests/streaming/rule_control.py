@@ -7,15 +7,15 @@ from typing import Any
 
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
-from mqlake.records import ACCESS, EVENTS, INBOUND, METRICS, RULES
-from mqlake.reference_records import (
+from mqlake.records.messages import ACCESS, EVENTS, INBOUND, METRICS, RULES
+from mqlake.records.references import (
     ReferenceKey,
     ReferenceState,
     encode_reference_state,
     reference_key,
 )
-from mqlake.rule_facts import keep, read_fact
-from mqlake.rule_records import (
+from mqlake.records.rule_facts import keep, read_fact
+from mqlake.records.rules import (
     DECIDED_KEY,
     Activation,
     Kind,
@@ -27,7 +27,7 @@ from mqlake.rule_records import (
     rules_barrier_key,
     rules_key,
 )
-from mqlake.schema_records import SchemaKey, schema_key
+from mqlake.records.schemas import SchemaKey, schema_key
 from rules.errors import RuleError
 from rules.model import Rule
 from rules.schemas.errors import UnknownSchema

@@ -4,9 +4,7 @@ import functools
 import json
 from typing import Any, NamedTuple
 
-from mqlake.output_records import DeadLetter, Output, decode_dead_letter, decode_output
-from mqlake.record_versions import Headers
-from mqlake.records import (
+from mqlake.records.messages import (
     DEAD_LETTERS,
     EVENTS,
     HEADER_PEERHOST,
@@ -16,7 +14,9 @@ from mqlake.records import (
     message_headers,
     message_key,
 )
-from mqlake.rule_records import Activation, OffsetRange, Span, encode_activation
+from mqlake.records.outputs import DeadLetter, Output, decode_dead_letter, decode_output
+from mqlake.records.rules import Activation, OffsetRange, Span, encode_activation
+from mqlake.records.versions import Headers
 from rules.language.compiler import compile_rule
 
 

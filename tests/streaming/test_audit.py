@@ -10,7 +10,7 @@ from api.relations.audits import AUDITS, audit_select
 from api.relations.catalog import VIEWS, made_by
 from api.sql.checking import check
 from streaming.settings.lake import LakeSettings
-from streaming.tables import create_tables
+from streaming.tables.tables import create_tables
 
 pytestmark = [
     pytest.mark.campaign("tests/resilience proves the checkers by their double"),

@@ -10,8 +10,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from launcher.testing import await_condition
-from streaming.appends import batch_append
+from launcher.testing.systems import await_condition
+from streaming.tables.appends import batch_append
 
 pytestmark = [pytest.mark.promise, pytest.mark.spark]
 

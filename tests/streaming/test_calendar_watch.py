@@ -1,7 +1,7 @@
 import pytest
 
 from mqlake.clock import ManualClock
-from streaming.calendar_watch import STEP_SECONDS, CalendarWatch
+from streaming.engine.calendar_watch import STEP_SECONDS, CalendarWatch
 
 
 def test_time_that_passes_is_no_step() -> None:

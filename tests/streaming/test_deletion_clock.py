@@ -9,9 +9,9 @@ import pytest
 
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
-from mqlake.records import EVENTS
+from mqlake.records.messages import EVENTS
 from rules.actions.contract import NewRecord
-from streaming.deletion_clock import FILE, DeletionClock
+from streaming.tables.deletion_clock import FILE, DeletionClock
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

@@ -8,12 +8,12 @@ import pytest
 
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
-from mqlake.records import EVENTS, INBOUND
-from streaming.figures import READ_SECONDS, QueryFigures, Watched, parse_positions
+from mqlake.records.messages import EVENTS, INBOUND
+from streaming.application.figures import READ_SECONDS, QueryFigures, Watched, parse_positions
 from tests.streaming.test_rule_position import batch
 
 if TYPE_CHECKING:
-    from streaming.checkpoints import Offsets
+    from streaming.log.checkpoints import Offsets
 
 pytestmark = pytest.mark.programs
 

@@ -8,10 +8,10 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from mqlake.tables import TABLES, Table
-from streaming.first_commit import write_first_commit
+from mqlake.tables.catalogue import TABLES, Table
 from streaming.settings.lake import LakeSettings
-from streaming.tables import create_tables, make_tables, table_properties
+from streaming.tables.first_commit import write_first_commit
+from streaming.tables.tables import create_tables, make_tables, table_properties
 
 pytestmark = [pytest.mark.promise, pytest.mark.spark]
 

@@ -8,12 +8,12 @@ import pytest
 
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
-from mqlake.growth import OTHERS_SECONDS, Growth, GrowthStep, Heard, decode_growth
-from mqlake.records import GATEWAYS, GROWTH_KEY, INBOUND, OUTPUTS
-from streaming import growth as module
-from streaming.checkpoints import Offsets
-from streaming.growth import Cut, Finish, LogGrowth, QueryPositions
-from streaming.log_retention import RetainingReader
+from mqlake.log.growth import OTHERS_SECONDS, Growth, GrowthStep, Heard, decode_growth
+from mqlake.records.messages import GATEWAYS, GROWTH_KEY, INBOUND, OUTPUTS
+from streaming.log.checkpoints import Offsets
+from streaming.reading import growth as module
+from streaming.reading.growth import Cut, Finish, LogGrowth, QueryPositions
+from streaming.reading.log_retention import RetainingReader
 
 
 @dataclass

@@ -7,12 +7,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mqlake.errors import InvalidRecord
-from mqlake.records import decode_message, is_message
-from streaming.history import messages
-from streaming.sources import header_byte
+from mqlake.records.messages import decode_message, is_message
+from streaming.log.sources import header_byte
+from streaming.tables.history import messages
 
 if TYPE_CHECKING:
-    from mqlake.record_versions import Headers
+    from mqlake.records.versions import Headers
 
 pytestmark = pytest.mark.spark
 

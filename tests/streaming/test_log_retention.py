@@ -10,12 +10,12 @@ import pytest
 
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
-from mqlake.record_versions import RECORD_VERSION
-from mqlake.records import EVENTS, INBOUND
+from mqlake.records.messages import EVENTS, INBOUND
+from mqlake.records.versions import RECORD_VERSION
 from rules.actions.contract import NewRecord
-from streaming.checkpoints import Offsets
-from streaming.log_retention import LogRetention, RetainingReader, Retention, figures
-from streaming.unread import LOOK_SECONDS, Unread
+from streaming.log.checkpoints import Offsets
+from streaming.reading.log_retention import LogRetention, RetainingReader, Retention, figures
+from streaming.reading.unread import LOOK_SECONDS, Unread
 
 HOUR_MS = 3_600_000
 

@@ -9,9 +9,9 @@ import pytest
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
 from mqlake.log.lost_end import LEFT_FILE, LogGap, note_gaps, noted_gaps
-from mqlake.records import EVENTS, INBOUND
+from mqlake.records.messages import EVENTS, INBOUND
 from rules.actions.contract import NewRecord
-from streaming.checkpoints import (
+from streaming.log.checkpoints import (
     committed,
     ends_of,
     planned,
@@ -19,7 +19,7 @@ from streaming.checkpoints import (
     write_positions,
     write_settled,
 )
-from streaming.lost_end import REASON, pass_over_lost_end, pass_over_what_is_told
+from streaming.reading.lost_end import REASON, pass_over_lost_end, pass_over_what_is_told
 
 GAP = LogGap(INBOUND, 0, 100, 1000)
 OWN = ("router", "rules")

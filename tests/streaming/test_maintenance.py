@@ -10,19 +10,24 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from api.history import DELETED, Deleter, Deletion
-from api.jobs import Job
-from api.spark import SparkConnect
+from api.jobs.jobs import Job
+from api.messages.history import DELETED, Deleter, Deletion
+from api.spark.connect import SparkConnect
 from mqlake.clock import ManualClock
-from mqlake.records import EVENTS
-from mqlake.retention import KeepingPolicy, write_policies
-from mqlake.tables import MESSAGES, TABLES
-from streaming import maintenance as maintenance_module
-from streaming.maintenance import OPTIMIZE_SECONDS, RETENTION_SECONDS, Maintenance, small_files
+from mqlake.records.messages import EVENTS
+from mqlake.tables.catalogue import MESSAGES, TABLES
+from mqlake.tables.retention import KeepingPolicy, write_policies
+from streaming.engine.spark import small_session
 from streaming.settings.lake import LakeSettings
-from streaming.spark import small_session
-from streaming.state import StateWriter
-from streaming.tables import create_tables, table_path
+from streaming.tables import maintenance as maintenance_module
+from streaming.tables.maintenance import (
+    OPTIMIZE_SECONDS,
+    RETENTION_SECONDS,
+    Maintenance,
+    small_files,
+)
+from streaming.tables.state import StateWriter
+from streaming.tables.tables import create_tables, table_path
 from tests.api.conftest import MemoryAppender
 
 pytestmark = pytest.mark.spark

@@ -9,9 +9,9 @@ import pytest
 
 from mqlake.clock import ManualClock
 from mqlake.settings import LogDiskSettings
-from streaming import maintenance
-from streaming.maintenance import MOST_SMALL_FILES, Maintenance
 from streaming.settings.lake import LakeSettings
+from streaming.tables import maintenance
+from streaming.tables.maintenance import MOST_SMALL_FILES, Maintenance
 
 Make = Callable[..., tuple[Maintenance, list[str]]]
 

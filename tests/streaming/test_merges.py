@@ -8,9 +8,9 @@ from delta.tables import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from streaming import merges
-from streaming.merges import Matched, Merge
-from streaming.spark import small_session
+from streaming.engine.spark import small_session
+from streaming.tables import merges
+from streaming.tables.merges import Matched, Merge
 
 pytestmark = pytest.mark.spark
 

@@ -3,9 +3,9 @@ from pathlib import Path
 from mqlake.clock import ManualClock
 from mqlake.metrics.families import Families
 from mqlake.metrics.names import ROUTER_AND_LAKE
-from streaming.figures import Heap
-from streaming.metrics import add_queries
-from streaming.sinks import Waiting
+from streaming.application.figures import Heap
+from streaming.application.metrics import add_queries
+from streaming.log.sinks import Waiting
 from tests.streaming.test_figures import World, progress, watched
 
 

@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from api.relations.catalog import FUNCTIONS, VIEWS, made_by
-from mqlake.tables import TABLES
+from mqlake.tables.catalogue import TABLES
 from streaming.settings.lake import LakeSettings
-from streaming.tables import create_tables
+from streaming.tables.tables import create_tables
 
 pytestmark = pytest.mark.spark
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mqlake.output_records import DeadLetter, Output
-from streaming.poison_file import PLACES_FILE, Poison, PoisonPlace
+from mqlake.records.outputs import DeadLetter, Output
+from streaming.application.poison_file import PLACES_FILE, Poison, PoisonPlace
 from tests.streaming.rule_engine import Engine, a_span
 
 pytestmark = pytest.mark.spark

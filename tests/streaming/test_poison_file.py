@@ -8,15 +8,21 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from api.log import LogAppender
+from api.log.appending import LogAppender
 from cli.app import mqlake
 from launcher.doctor.contract import Level, Patient
 from launcher.doctor.processes import look_at_poison
 from launcher.paths import DataDirectory
-from mqlake.audit_records import AUDIT_EVENT
 from mqlake.errors import OperationalError
-from mqlake.records import EVENTS
-from streaming.poison_file import MOST_ENTRIES, PLACES_FILE, Poison, PoisonPlace, forget_places
+from mqlake.records.audit import AUDIT_EVENT
+from mqlake.records.messages import EVENTS
+from streaming.application.poison_file import (
+    MOST_ENTRIES,
+    PLACES_FILE,
+    Poison,
+    PoisonPlace,
+    forget_places,
+)
 from tests.api.test_api import write_state
 
 PLACE = PoisonPlace("default", "r", "i", 3, 17)

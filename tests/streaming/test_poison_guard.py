@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from mqlake.clock import ManualClock
-from streaming.poison import PoisonGuard
-from streaming.poison_file import Poison, PoisonPlace
+from streaming.application.poison import PoisonGuard
+from streaming.application.poison_file import Poison, PoisonPlace
 from tests.streaming.test_poison_file import die, slot
 
 

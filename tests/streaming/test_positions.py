@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from mqlake.clock import ManualClock
-from mqlake.records import EVENTS, INBOUND
-from streaming.checkpoints import (
+from mqlake.records.messages import EVENTS, INBOUND
+from streaming.log.checkpoints import (
     POSITIONS,
     SETTLED,
     committed,
@@ -15,7 +15,7 @@ from streaming.checkpoints import (
     write_positions,
     write_settled,
 )
-from streaming.positions import SETTLE_SECONDS, Positions
+from streaming.log.positions import SETTLE_SECONDS, Positions
 
 
 def finish_batch(folder: Path, number: int, offsets: dict[int, int]) -> None:

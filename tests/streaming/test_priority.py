@@ -17,7 +17,7 @@ pytestmark = [
 
 _PROGRAM = """
 import json, os, resource, subprocess, sys, threading
-from streaming.priority import give_way_for_a_while
+from streaming.engine.priority import give_way_for_a_while
 
 user, seconds, end_it = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3] == "end"
 os.setpriority(os.PRIO_PROCESS, 0, 2)
@@ -57,7 +57,7 @@ print(json.dumps(told))
 _SETS = """
 import encodings.ascii  # the user below may not read what is not loaded yet
 import ctypes, json, os, resource, subprocess, sys, threading
-from streaming.priority import SessionPriority
+from streaming.engine.priority import SessionPriority
 
 user = int(sys.argv[1])
 os.setpriority(os.PRIO_PROCESS, 0, 0)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from api.following import Followed
-from api.resources import REFERENCES
+from api.log.following import Followed
+from api.wiring.resources import REFERENCES
 from mqlake.clock import ManualClock
-from mqlake.records import RULES
-from mqlake.reference_records import (
+from mqlake.records.messages import RULES
+from mqlake.records.references import (
     ReferenceKey,
     decode_reference_state,
     reference_key,

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from mqlake.clock import ManualClock
-from mqlake.records import EVENTS, INBOUND
-from streaming.resting import LONGER_SECONDS, Rest, rest
+from mqlake.records.messages import EVENTS, INBOUND
+from streaming.tables.resting import LONGER_SECONDS, Rest, rest
 from tests.streaming.written_checkpoints import note_end
 
 MOST_RECORDS = 1000

@@ -1,7 +1,7 @@
 """Which rows of the history go, as conditions."""
 
-from mqlake.retention import KeepingPolicy
-from streaming.retention import DAY_MS, expired
+from mqlake.tables.retention import KeepingPolicy
+from streaming.tables.retention import DAY_MS, expired
 
 NOW_MS = 1_700_000_000_000
 DAY_BEGIN_MS = NOW_MS // DAY_MS * DAY_MS

@@ -1,4 +1,4 @@
-"""The Java route table and `mqlake.matching` give the same answers: the unit of truth."""
+"""The Java route table and `mqlake.topics.matching` give the same answers: the unit of truth."""
 
 import os
 import subprocess
@@ -11,11 +11,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher.paths import RUNTIME
-from mqlake.matching import TopicFilterTrie, filter_matches
-from mqlake.record_versions import Headers
-from mqlake.records import HEADER_SINCE, Barrier, retained_route, route_headers
-from mqlake.sharing import ShareStrategy, ShareWeight, choose_gateway, decode_weight, encode_weight
-from mqlake.topics import split_shared, validate_topic_filter
+from mqlake.records.messages import HEADER_SINCE, Barrier, retained_route, route_headers
+from mqlake.records.versions import Headers
+from mqlake.topics.matching import TopicFilterTrie, filter_matches
+from mqlake.topics.names import split_shared, validate_topic_filter
+from mqlake.topics.sharing import (
+    ShareStrategy,
+    ShareWeight,
+    choose_gateway,
+    decode_weight,
+    encode_weight,
+)
 from streaming.jvm.compiler import build_jar
 from streaming.jvm.jars import PYSPARK_JARS
 from streaming.jvm.process import java_executable

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from py4j.protocol import Py4JJavaError
 
-from mqlake.output_records import DeadLetter, Output
-from mqlake.records import DEAD_LETTERS, OUTPUTS
+from mqlake.records.messages import DEAD_LETTERS, OUTPUTS
+from mqlake.records.outputs import DeadLetter, Output
 from rules.schemas.errors import SchemaError
 from rules.schemas.model import SPARKPLUG_B, SchemaBody
 from rules.schemas.registry import NO_SCHEMAS, compile_schema

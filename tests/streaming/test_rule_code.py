@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launcher.testing import await_condition
-from mqlake.output_records import DeadLetter, Output
-from mqlake.records import INBOUND
-from mqlake.rule_records import OffsetRange, Span
+from launcher.testing.systems import await_condition
+from mqlake.records.messages import INBOUND
+from mqlake.records.outputs import DeadLetter, Output
+from mqlake.records.rules import OffsetRange, Span
 from rules.language.compiler import compile_rule
 from rules.sql.quoting import quoted
 from tests.rules.language.cases import read_expressions, read_statements

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
-from mqlake.output_records import run_name
-from mqlake.records import EVENTS, INBOUND
-from mqlake.rule_records import (
+from mqlake.records.messages import EVENTS, INBOUND
+from mqlake.records.outputs import run_name
+from mqlake.records.rules import (
     DECIDED_KEY,
     Activation,
     LeftUnread,

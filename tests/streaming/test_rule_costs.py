@@ -6,9 +6,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqlake.rule_facts import RuleKey
-from mqlake.rule_records import RuleMetricsKey
-from mqlake.tenants import KeptTenant, TenantLimits, encode_tenant, tenant_key
+from mqlake.records.rule_facts import RuleKey
+from mqlake.records.rules import RuleMetricsKey
+from mqlake.records.tenants import KeptTenant, TenantLimits, encode_tenant, tenant_key
 from streaming.rules.costs import RuleCosts
 
 MS = 1_000_000

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mqlake.records import EVENTS, INBOUND
+from mqlake.records.messages import EVENTS, INBOUND
 from tests.streaming.rule_control import (
     MemoryLog,
     a_controller,

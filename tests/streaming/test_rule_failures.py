@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from mqlake.output_records import DeadLetter, Output
-from mqlake.records import EVENTS, INBOUND
-from mqlake.rule_records import MAX_FAILURES_TOLD, OffsetRange, Span
+from mqlake.records.messages import EVENTS, INBOUND
+from mqlake.records.outputs import DeadLetter, Output
+from mqlake.records.rules import MAX_FAILURES_TOLD, OffsetRange, Span
 from tests.streaming.rule_engine import Engine, a_span
 
 pytestmark = pytest.mark.spark

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from launcher.testing import await_condition
-from mqlake.records import EVENTS
-from mqlake.rule_records import Activation, OffsetRange, Span, encode_activation, encode_decided
+from launcher.testing.systems import await_condition
+from mqlake.records.messages import EVENTS
+from mqlake.records.rules import Activation, OffsetRange, Span, encode_activation, encode_decided
 from rules.language.compiler import compile_rule
 
 pytestmark = pytest.mark.spark

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mqlake.records import ACCESS, GATEWAYS, METRICS, RULES
+from mqlake.records.messages import ACCESS, GATEWAYS, METRICS, RULES
 from streaming.rules.log import KafkaRuleLog
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from mqlake.access_records import Account, ApiKey, access_key, encode_access
 from mqlake.clock import ManualClock
-from mqlake.records import INBOUND
+from mqlake.records.access import Account, ApiKey, access_key, encode_access
+from mqlake.records.messages import INBOUND
 from rules.model import ActionSpec
 from streaming.rules.controller import RuleController
 from tests.streaming.rule_control import MemoryLog, a_controller

@@ -10,7 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
-from mqlake.output_records import (
+from mqlake.records.messages import DEAD_LETTERS, OUTPUTS
+from mqlake.records.outputs import (
     RERUN,
     DeadLetter,
     Output,
@@ -20,19 +21,18 @@ from mqlake.output_records import (
     rule_record_key,
     table_row_headers,
 )
-from mqlake.records import DEAD_LETTERS, OUTPUTS
-from mqlake.rule_tables import rule_table, rule_tables
+from mqlake.records.rule_tables import rule_table, rule_tables
 from rules.actions.contract import NewRecord
 from rules.errors import RuleError
 from rules.model import ActionSpec, Rule
 from streaming import queries
-from streaming.checkpoints import checkpoint
 from streaming.jobs.outputs import Outputs, columns
+from streaming.log.checkpoints import checkpoint
 from streaming.rules.program import Programs, TableAction, check_names, table_actions
 from streaming.rules.table_metrics import TableMetrics
 from streaming.rules.tables import Marks, without_ended
 from streaming.settings.lake import LakeSettings
-from streaming.tables import create_tables
+from streaming.tables.tables import create_tables
 
 pytestmark = pytest.mark.spark
 
@@ -256,7 +256,7 @@ def test_tenants_that_write_to_a_name_share_nothing(writer: Writer) -> None:
 def test_rows_for_which_a_table_has_no_room_are_dead_letters(
     writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streaming.tables.MOST_COLUMNS", 6)
+    monkeypatch.setattr("streaming.tables.tables.MOST_COLUMNS", 6)
     writer.actions["acme", "r", 1] = (TableAction("rule_x", "n INT", 0),)
     writer.actions["acme", "r", 2] = (TableAction("rule_x", "n INT, m INT", 0),)
     first = output(1, {"n": 1}, tenant="acme")

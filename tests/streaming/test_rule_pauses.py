@@ -6,9 +6,9 @@ import pytest
 
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
-from mqlake.records import GATEWAYS, METRICS
-from mqlake.rule_records import RuleMetricsKey, rule_metrics_key
-from mqlake.tenants import KeptTenant, TenantLimits, encode_tenant, tenant_key
+from mqlake.records.messages import GATEWAYS, METRICS
+from mqlake.records.rules import RuleMetricsKey, rule_metrics_key
+from mqlake.records.tenants import KeptTenant, TenantLimits, encode_tenant, tenant_key
 from streaming.rules.changes import Failures
 from streaming.rules.log import RuleRecord
 from tests.streaming.rule_control import (

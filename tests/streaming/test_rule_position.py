@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from mqlake.records import EVENTS, INBOUND
-from streaming.checkpoints import committed
-from streaming.sources import EARLIEST, starting_offsets
+from mqlake.records.messages import EVENTS, INBOUND
+from streaming.log.checkpoints import committed
+from streaming.log.sources import EARLIEST, starting_offsets
 from tests.streaming.written_checkpoints import note_done, note_end
 
 

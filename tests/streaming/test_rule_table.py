@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mqlake.matching import TopicFilterTrie
-from mqlake.output_records import DeadLetter, Output
-from mqlake.record_versions import NEWEST_READ, READ_VERSIONS
-from mqlake.records import EVENTS, INBOUND, message_key
-from mqlake.rule_records import OffsetRange, Span, encode_decided
+from mqlake.records.messages import EVENTS, INBOUND, message_key
+from mqlake.records.outputs import DeadLetter, Output
+from mqlake.records.rules import OffsetRange, Span, encode_decided
+from mqlake.records.versions import NEWEST_READ, READ_VERSIONS
+from mqlake.topics.matching import TopicFilterTrie
 from tests.streaming.rule_engine import Engine, a_span, rows
 
 pytestmark = pytest.mark.spark

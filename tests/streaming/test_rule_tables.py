@@ -12,13 +12,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mqlake.errors import OperationalError
-from mqlake.rule_tables import rule_table, rule_tables
-from streaming import queries, tables
-from streaming.appends import batch_append
-from streaming.checkpoints import checkpoint
-from streaming.rule_tables import finish_division, tidy_rule_tables
+from mqlake.records.rule_tables import rule_table, rule_tables
+from streaming import queries
+from streaming.log.checkpoints import checkpoint
 from streaming.settings.lake import LakeSettings
-from streaming.tables import TableFull, grow_rule_table, make_rule_table, rule_table_path
+from streaming.tables import tables
+from streaming.tables.appends import batch_append
+from streaming.tables.rule_tables import finish_division, tidy_rule_tables
+from streaming.tables.tables import TableFull, grow_rule_table, make_rule_table, rule_table_path
 from tests.cases import case
 
 pytestmark = pytest.mark.spark

@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import NumberFormatException
 from pyspark.sql import SparkSession
 
-from api.jobs import Job, Jobs
+from api.jobs.jobs import Job, Jobs
 from api.rules import trial
 from api.rules.backfill import BackfillError, BackfillOrder, backfill, live_range, missed_since
 from api.rules.checking import compiled, warnings
@@ -23,17 +23,17 @@ from api.rules.materialised import Entry
 from api.rules.plan_dry_run import plan_dry_run
 from api.rules.samples import InvalidContext, make_sample
 from api.rules.trial import Outcome, try_rule
-from api.spark import Cancelled, EvaluationError, SparkAway, SparkConnect
-from launcher.testing import await_condition
+from api.spark.connect import Cancelled, EvaluationError, SparkAway, SparkConnect
+from launcher.testing.systems import await_condition
 from mqlake.clock import SystemClock
-from mqlake.output_records import decode_dead_letter, decode_output
-from mqlake.records import DEAD_LETTERS, INBOUND
-from mqlake.rule_records import Activation, OffsetRange, Span
+from mqlake.records.messages import DEAD_LETTERS, INBOUND
+from mqlake.records.outputs import decode_dead_letter, decode_output
+from mqlake.records.rules import Activation, OffsetRange, Span
 from rules.model import ActionSpec, Rule
 from rules.sql.confined import FUNCTIONS_OPTION, Confined, listed
 from rules.sql.functions import RULE_FUNCTIONS
 from streaming.settings.lake import LakeSettings
-from streaming.tables import create_tables
+from streaming.tables.tables import create_tables
 from tests.api.conftest import MemoryAppender
 from tests.api.test_api import write_state
 
@@ -623,7 +623,7 @@ def test_a_question_with_which_spark_went_away_is_not_asked_again(
         asked.append(what)
         raise SparkAway("Spark did not answer in time")
 
-    monkeypatch.setattr("api.spark.Spark.rows", goes_away)
+    monkeypatch.setattr("api.spark.connect.Spark.rows", goes_away)
     with pytest.raises(SparkAway, match="not answer in time"):
         connect.rows("SELECT 2 AS n")
     assert len(asked) == 1

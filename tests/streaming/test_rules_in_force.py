@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from mqlake.errors import LogError
-from mqlake.output_records import run_name
-from mqlake.records import DEAD_LETTERS, EVENTS, INBOUND, OUTPUTS
-from mqlake.rule_records import RulesKey, rules_key
+from mqlake.records.messages import DEAD_LETTERS, EVENTS, INBOUND, OUTPUTS
+from mqlake.records.outputs import run_name
+from mqlake.records.rules import RulesKey, rules_key
 from rules.model import ActionSpec
 from streaming.rules import in_force
 from streaming.rules.in_force import RulesInForce

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mqlake.records import INBOUND
-from mqlake.rule_records import LeftUnread, OffsetRange, Span
+from mqlake.records.messages import INBOUND
+from mqlake.records.rules import LeftUnread, OffsetRange, Span
 from rules.language.compiler import compile_rule
 from rules.language.plan import encode_plan
 from streaming.jobs.stateful import QUIET_SECONDS, RunCheckpoints, checkpoints

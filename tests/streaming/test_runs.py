@@ -11,15 +11,15 @@ from pyspark.errors import PySparkException
 
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
-from mqlake.output_records import run_name
-from mqlake.records import EVENTS, INBOUND
-from mqlake.rule_records import LeftUnread, OffsetRange, Span
+from mqlake.records.messages import EVENTS, INBOUND
+from mqlake.records.outputs import run_name
+from mqlake.records.rules import LeftUnread, OffsetRange, Span
 from rules.errors import RuleError
 from rules.language.compiler import compile_rule
 from rules.language.plan import encode_plan
-from streaming.events import rule_unread
 from streaming.rules.plans import StatefulRun
 from streaming.rules.runs import MOST_FAILURES, STANDSTILL_SECONDS, Runs
+from streaming.tables.events import rule_unread
 
 SQL = "SELECT count(*) AS n FROM \"a/#\" GROUP BY topic, tumble(timestamp, '1 minute')"
 

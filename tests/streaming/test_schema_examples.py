@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mqlake.output_records import DeadLetter, Output
-from mqlake.rule_records import OffsetRange, Span
+from mqlake.records.outputs import DeadLetter, Output
+from mqlake.records.rules import OffsetRange, Span
 from rules.language.compiler import compile_rule
 from rules.schemas.model import SchemaBody
 from tests.docs.test_schemas import EXAMPLES, TEXT, registered

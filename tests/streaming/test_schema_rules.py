@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from api.jobs import Job
+from api.jobs.jobs import Job
 from api.rules import dead_letters
 from api.rules.checking import compiled
 from api.rules.dead_letters import Wanted, list_query
@@ -21,16 +21,16 @@ from api.rules.rerun import RerunError, RerunOrder, rerun
 from api.rules.rerun_log import Begin, Left
 from api.rules.samples import make_sample
 from api.rules.trial import Outcome, try_rule
-from api.spark import SparkConnect
-from mqlake.output_records import DeadLetter, Output, decode_dead_letter, decode_output
-from mqlake.records import DEAD_LETTERS, OUTPUTS
-from mqlake.rule_records import Activation, OffsetRange, Span
+from api.spark.connect import SparkConnect
+from mqlake.records.messages import DEAD_LETTERS, OUTPUTS
+from mqlake.records.outputs import DeadLetter, Output, decode_dead_letter, decode_output
+from mqlake.records.rules import Activation, OffsetRange, Span
 from rules.language.compiler import compile_rule
 from rules.model import Rule
 from rules.schemas.model import SchemaBody
 from rules.schemas.registry import Schemas
 from streaming.settings.lake import LakeSettings
-from streaming.tables import create_tables
+from streaming.tables.tables import create_tables
 from tests.api.conftest import MemoryAppender
 from tests.streaming.decoding import schema, schemas
 from tests.streaming.rule_engine import Engine

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from mqlake.records import HEADER_RULE
-from mqlake.rule_records import DECIDED_KEY, RulesKey, rules_key
+from mqlake.records.messages import HEADER_RULE
+from mqlake.records.rules import DECIDED_KEY, RulesKey, rules_key
 from streaming.jvm.bridge import java_map
 from streaming.jvm.vocabulary import KEY_OPTION
 from streaming.rules.signatures import Signatures, rules_client_config
 from streaming.settings.lake import LakeSettings
 
 if TYPE_CHECKING:
-    from mqlake.record_versions import Headers
+    from mqlake.records.versions import Headers
 
 SECRET = "a key of thirty-two bytes, or more"
 KEY = rules_key(RulesKey("activation", "default", "r"))

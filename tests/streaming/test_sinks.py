@@ -1,6 +1,6 @@
 """How what waits for partitions is told."""
 
-from streaming.sinks import Waiting, parse_undelivered, undelivered_figures
+from streaming.log.sinks import Waiting, parse_undelivered, undelivered_figures
 
 ROUTER = Waiting("router", "mqlake.delivery.g", 0, 7, 700, 5_000)
 

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
+from streaming.engine.slots import router_mode, rules_mode, task_slots
 from streaming.settings.router import RouterSettings
-from streaming.slots import router_mode, rules_mode, task_slots
 
 
 def some_settings(**fields: Any) -> RouterSettings:

@@ -20,9 +20,9 @@ from api.sql.direct.payloads import Unclear, as_variant
 from api.sql.direct.questions import SmallQuestion
 from api.sql.direct.worker import Tables, answer
 from api.sql.results import Result, ResultColumn, write
-from mqlake.tables import EVENTS, MESSAGES, RETAINED, SESSIONS, TABLES, Table
+from mqlake.tables.catalogue import EVENTS, MESSAGES, RETAINED, SESSIONS, TABLES, Table
 from streaming.settings.lake import LakeSettings
-from streaming.tables import create_tables
+from streaming.tables.tables import create_tables
 from tests.ingest.simulations import simulations_wanted
 
 pytestmark = [pytest.mark.promise, pytest.mark.spark]

@@ -14,7 +14,7 @@ from psutil import Process
 from pyspark.sql import SparkSession
 
 from api.relations.views import CATALOG_SCHEMA
-from api.spark import Cancelled, EvaluationError, SparkAway, SparkConnect, SparkStarting
+from api.spark.connect import Cancelled, EvaluationError, SparkAway, SparkConnect, SparkStarting
 from api.sql import running
 from api.sql.checking import CheckedQuery, check
 from api.sql.errors import QueryError, QueryTimeoutError, QueryTooLargeError
@@ -23,13 +23,13 @@ from api.sql.running import QueryLimits, QueryRunner
 from api.sql.usage import usage_select
 from ingest.balancer.history import CLIENTS, PROBES, SUBSCRIPTIONS, TOPICS
 from ingest.balancer.probe import PROBE_PREFIX
-from launcher.testing import await_condition
-from mqlake.rule_tables import rule_table
-from mqlake.tables import TABLES
+from launcher.testing.systems import await_condition
+from mqlake.records.rule_tables import rule_table
+from mqlake.tables.catalogue import TABLES
 from rules.sql.confined import FUNCTIONS_OPTION, Confined, GivenRows, listed
+from streaming.engine.spark_conf import spark_conf
 from streaming.settings.lake import LakeSettings
-from streaming.spark_conf import spark_conf
-from streaming.tables import create_tables
+from streaming.tables.tables import create_tables
 from tests.api.sql.for_spark import NoFiles
 
 pytestmark = [pytest.mark.promise, pytest.mark.spark]

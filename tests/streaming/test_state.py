@@ -13,10 +13,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from api.sql.checking import check
-from mqlake.audit_records import AUDIT_EVENT, AuditRecord, encode_audit
 from mqlake.clock import ManualClock
-from mqlake.record_versions import NEWEST_READ
-from mqlake.records import (
+from mqlake.records.audit import AUDIT_EVENT, AuditRecord, encode_audit
+from mqlake.records.messages import (
     EVENTS,
     INBOUND,
     RULES,
@@ -28,16 +27,23 @@ from mqlake.records import (
     message_headers,
     message_key,
 )
-from mqlake.rule_records import Activation, ActivationState, encode_activation
-from mqlake.tables import EVENTS as EVENTS_TABLE
-from mqlake.tables import MESSAGES, RETAINED, TABLES
-from streaming import state as state_module
-from streaming.maintenance import EXPIRE_SECONDS, OPTIMIZE_SECONDS, Maintenance, small_files
-from streaming.retained import committed_offsets
+from mqlake.records.rules import Activation, ActivationState, encode_activation
+from mqlake.records.versions import NEWEST_READ
+from mqlake.tables.catalogue import EVENTS as EVENTS_TABLE
+from mqlake.tables.catalogue import MESSAGES, RETAINED, TABLES
+from streaming.engine.spark import small_session
 from streaming.settings.lake import LakeSettings
-from streaming.spark import small_session
-from streaming.state import MOST_REST_SECONDS, NOTE_SECONDS, REST, StateClosedError, StateWriter
-from streaming.tables import create_tables, table_path
+from streaming.tables import state as state_module
+from streaming.tables.maintenance import EXPIRE_SECONDS, OPTIMIZE_SECONDS, Maintenance, small_files
+from streaming.tables.retained import committed_offsets
+from streaming.tables.state import (
+    MOST_REST_SECONDS,
+    NOTE_SECONDS,
+    REST,
+    StateClosedError,
+    StateWriter,
+)
+from streaming.tables.tables import create_tables, table_path
 from tests.streaming.written_checkpoints import note_end
 
 pytestmark = pytest.mark.spark
@@ -691,7 +697,7 @@ def test_a_state_that_is_closed_takes_no_batch(log: Log) -> None:
 def test_maintenance_joins_the_small_files_of_a_table_that_has_many(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streaming.maintenance.MOST_SMALL_FILES", 3)
+    monkeypatch.setattr("streaming.tables.maintenance.MOST_SMALL_FILES", 3)
     maintenance = Maintenance(log.spark, log.settings, log.state, log.clock)
     events, messages = (table_path(log.settings, one) for one in (EVENTS_TABLE, MESSAGES))
     log.publish("a", b"1")
@@ -708,7 +714,7 @@ def test_maintenance_joins_the_small_files_of_a_table_that_has_many(
     assert (small_files(events), small_files(messages)) == (1, 1)
     assert log.rows("SELECT count(*) FROM events") == [(3,)]
     # One of each kind: nobody's but history's, the state's, and whose commits say offsets.
-    monkeypatch.setattr("streaming.maintenance.TABLES", (MESSAGES, EVENTS_TABLE, RETAINED))
+    monkeypatch.setattr("streaming.tables.maintenance.TABLES", (MESSAGES, EVENTS_TABLE, RETAINED))
     maintenance.vacuum()
     assert log.rows("SELECT count(*) FROM messages") == [(3,)]
     assert (log.retained(), log.committed()) == ({"a": b"1"}, {0: 1, 1: 0})

@@ -20,18 +20,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from api.rules import history, plans
-from launcher.testing import await_condition
+from launcher.testing.systems import await_condition
 from mqlake.clock import SystemClock
-from mqlake.output_records import (
-    MAX_CHAIN,
-    UNNAMED_RULE,
-    DeadLetter,
-    Output,
-    decode_dead_letter,
-    decode_output,
-    encode_chain,
-)
-from mqlake.records import (
+from mqlake.records.messages import (
     DEAD_LETTERS,
     EVENTS,
     HEADER_CHAIN,
@@ -41,7 +32,16 @@ from mqlake.records import (
     Message,
     message_headers,
 )
-from mqlake.rule_records import (
+from mqlake.records.outputs import (
+    MAX_CHAIN,
+    UNNAMED_RULE,
+    DeadLetter,
+    Output,
+    decode_dead_letter,
+    decode_output,
+    encode_chain,
+)
+from mqlake.records.rules import (
     Activation,
     OffsetRange,
     Span,
@@ -55,13 +55,13 @@ from rules.schemas.model import SchemaBody
 from rules.schemas.registry import NO_SCHEMAS, Schemas
 from rules.sql.confined import FUNCTIONS_OPTION, GivenRows, listed
 from rules.sql.functions import RULE_FUNCTIONS
-from streaming.checkpoints import watermark_ms
 from streaming.jobs import stateful
 from streaming.jvm.bridge import java_map
+from streaming.log.checkpoints import watermark_ms
+from streaming.log.sources import client_config
 from streaming.rules.detections import detected
 from streaming.rules.plans import SENDER, Relations, StatefulRun, output_rows
 from streaming.settings.lake import LakeSettings
-from streaming.sources import client_config
 from tests.streaming.decoding import schemas
 
 pytestmark = pytest.mark.spark

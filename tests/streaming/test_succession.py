@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from mqlake.errors import LogError, OperationalError
-from mqlake.records import EVENTS, INBOUND
-from streaming.exclusive import Lock
+from mqlake.records.messages import EVENTS, INBOUND
+from streaming.engine.exclusive import Lock
 from streaming.router.succession import Flow, Seat, Succession
 
 pytestmark = pytest.mark.programs

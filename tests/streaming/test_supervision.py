@@ -12,13 +12,13 @@ from pyspark.errors import PySparkException
 
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
-from streaming.slots import QueryMode
-from streaming.supervision import (
+from streaming.application.supervision import (
     FIRST_BACK_OFF_SECONDS,
     STEADY_SECONDS,
     QueryJob,
     QuerySupervisor,
 )
+from streaming.engine.slots import QueryMode
 
 
 @dataclass

@@ -17,11 +17,11 @@ from ingest.gateway.lake.exchange import (
 )
 from ingest.gateway.lake.worker import Worker
 from ingest.gateway.store.retained import RetainedRow
-from mqlake.record_versions import RECORD_VERSION
-from mqlake.tables import MESSAGES, RETAINED, TABLES, Table
-from streaming.retained import delete_expired, merge_retained, note_offsets
+from mqlake.records.versions import RECORD_VERSION
+from mqlake.tables.catalogue import MESSAGES, RETAINED, TABLES, Table
 from streaming.settings.lake import LakeSettings
-from streaming.tables import create_tables, table_path
+from streaming.tables.retained import delete_expired, merge_retained, note_offsets
+from streaming.tables.tables import create_tables, table_path
 
 pytestmark = pytest.mark.spark
 

@@ -10,11 +10,11 @@ from pyspark.sql import SparkSession
 
 from api.replay.order import Place, ReplayOrder, ordered_query
 from api.replay.rows import MessageLimits, read_row, read_rows
-from api.spark import Row, SparkConnect, Statement
+from api.spark.connect import Row, SparkConnect, Statement
 from api.sql.running import QueryLimits, QueryRunner
 from api.tracing.tables import TraceTables
 from streaming.settings.lake import LakeSettings
-from streaming.tables import create_tables
+from streaming.tables.tables import create_tables
 from tests.api.sql.for_spark import NoFiles
 
 pytestmark = pytest.mark.spark

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from mqlake import records
+from mqlake.records import messages as records
 from streaming.jvm.compiler import SOURCES
 from streaming.jvm.vocabulary import CONSTANTS, java_source
 

@@ -8,8 +8,8 @@ from typing import Final
 
 from sqlglot import exp
 
+from api.messages.retained import literal, to_regex
 from api.relations.views import ViewColumn
-from api.retained import literal, to_regex
 from api.sql.dialect import Verbatim
 from rules.sql.names import folded
 

@@ -13,8 +13,8 @@ from typing import Final
 
 from sqlglot import exp
 
+from api.messages.retained import literal
 from api.relations.views import BY_NAME, TENANT, view_columns
-from api.retained import literal
 from api.sql.dialect import Verbatim
 from api.sql.direct.expressions import (
     COMPARISONS,
@@ -25,7 +25,7 @@ from api.sql.direct.expressions import (
     matches,
     need,
 )
-from mqlake.tables import AUDIT_LOG, OF_TOPICS
+from mqlake.tables.catalogue import AUDIT_LOG, OF_TOPICS
 from rules.sql.names import folded
 
 _PARTS: Final[dict[type[exp.Expr], set[str]]] = {

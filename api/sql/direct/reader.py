@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from api.spark import Cancelled
+from api.spark.connect import Cancelled
 from api.sql.direct.questions import SmallQuestion
 
 _WORKER: Final = "api.sql.direct.worker"

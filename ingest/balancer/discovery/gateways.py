@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 
 from ingest.balancer.fleet import Node
 from mqlake.errors import InvalidRecord
-from mqlake.gateway_heartbeat import SERVING, GatewayHeartbeat, decode_gateway_heartbeat
 from mqlake.log.contract import BEGINNING
-from mqlake.record_versions import check_version
-from mqlake.records import GATEWAYS, NO_GATEWAY
+from mqlake.records.gateway_heartbeat import SERVING, GatewayHeartbeat, decode_gateway_heartbeat
+from mqlake.records.messages import GATEWAYS, NO_GATEWAY
+from mqlake.records.versions import check_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mqlake.clock import Clock
     from mqlake.errors import LogError
     from mqlake.log.contract import LogReader
-    from mqlake.records import LogRecord
+    from mqlake.records.messages import LogRecord
 
 logger = logging.getLogger(__name__)
 

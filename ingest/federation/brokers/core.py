@@ -51,7 +51,7 @@ from ingest.federation.packets import (
     Want,
     Word,
 )
-from mqlake.matching import TopicFilterTrie
+from mqlake.topics.matching import TopicFilterTrie
 
 SWEEP_SECONDS: Final = 1.0
 

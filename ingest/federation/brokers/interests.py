@@ -11,7 +11,7 @@ from typing import Final
 
 from ingest.federation.envelope import SiteMessage
 from ingest.federation.filters import covers, meet, summarise, uncovered
-from mqlake.matching import TopicFilterTrie
+from mqlake.topics.matching import TopicFilterTrie
 
 SLACK_SECONDS: Final = 0.05
 """Ages are in whole milliseconds: a message published about when interest began is wanted."""

@@ -24,7 +24,7 @@ from ingest.federation.brokers.store import MeshStore
 from ingest.federation.brokers.waves import OWN, WaveEnded, Waves
 from ingest.federation.envelope import ChainKey, SiteMessage
 from ingest.federation.packets import Head, Lack, Want, Wave, Word
-from mqlake.matching import TopicFilterTrie
+from mqlake.topics.matching import TopicFilterTrie
 
 HEAD_SECONDS: Final = (0.5, 3.0, 10.0)
 """Times of silence of a chain after which neighbours hear how far it has come."""

@@ -53,8 +53,8 @@ from ingest.federation.prefixes import Prefixes
 from ingest.protocol.packets import MQTT_5_0, Publish, Subscription, Will
 from ingest.protocol.properties import NO_PROPERTIES, Properties
 from mqlake.errors import InvalidTopic
-from mqlake.matching import TopicFilterTrie
-from mqlake.topics import SEPARATOR, validate_topic_filter
+from mqlake.topics.matching import TopicFilterTrie
+from mqlake.topics.names import SEPARATOR, validate_topic_filter
 
 if TYPE_CHECKING:
     from ingest.federation.overlay_map import SiteMember

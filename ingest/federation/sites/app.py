@@ -10,7 +10,6 @@ from ingest.federation.process import RunningSite
 from ingest.federation.sites.metrics import add_site
 from ingest.federation.sites.service import SiteService
 from mqlake.clock import SystemClock
-from mqlake.federation_records import CONFIG, FEDERATION
 from mqlake.log.admin import LogAdmin
 from mqlake.log.contract import LogAccess
 from mqlake.log.following import following_growth
@@ -18,6 +17,7 @@ from mqlake.log.kafka_ranges import KafkaRangeReader
 from mqlake.log.kafka_reader import KafkaLogReader
 from mqlake.log.kafka_writer import KafkaLogWriter
 from mqlake.log.log_topics import KEPT_A_WEEK
+from mqlake.records.federation import CONFIG, FEDERATION
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack

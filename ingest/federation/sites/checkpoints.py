@@ -13,7 +13,9 @@ from ingest.federation.sites.spreading import Spreading
 from ingest.federation.sites.taking import Taking
 from mqlake.clock import Clock
 from mqlake.errors import LogError, OperationalError
-from mqlake.federation_records import (
+from mqlake.log.contract import LogAccess
+from mqlake.log.growth import Growth
+from mqlake.records.federation import (
     FEDERATION,
     KEY,
     RUN,
@@ -21,9 +23,7 @@ from mqlake.federation_records import (
     Offsets,
     encode_checkpoint,
 )
-from mqlake.growth import Growth
-from mqlake.log.contract import LogAccess
-from mqlake.records import INBOUND, LogRecord
+from mqlake.records.messages import INBOUND, LogRecord
 
 _logger = logging.getLogger(__name__)
 

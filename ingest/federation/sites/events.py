@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from mqlake import compact_json
 from mqlake.errors import LogError
-from mqlake.record_versions import RECORD_VERSION
-from mqlake.records import EVENTS
+from mqlake.records import compact_json
+from mqlake.records.messages import EVENTS
+from mqlake.records.versions import RECORD_VERSION
 
 if TYPE_CHECKING:
     from mqlake.clock import Clock

@@ -12,14 +12,14 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from ingest.federation.sites.events import LINK_HELD, LINK_RESUMED
-from mqlake.log_disk import WAIT_SECONDS
+from mqlake.processes.log_disk import WAIT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ingest.federation.sites.connection import SiteConnection
     from ingest.federation.sites.events import LinkEvents
-    from mqlake.log_disk import LogDisk
+    from mqlake.processes.log_disk import LogDisk
 
 _logger = logging.getLogger(__name__)
 

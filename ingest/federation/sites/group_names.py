@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from ingest.federation.filters import meet
-from mqlake.topics import SHARE_PREFIX, split_shared
+from mqlake.topics.names import SHARE_PREFIX, split_shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from ingest.federation.sites.group_names import PREFIX, neighbour_of, to_local, way_name
 from mqlake.errors import InvalidRecord, LogError
-from mqlake.record_versions import VERSION_HEADER
-from mqlake.records import (
+from mqlake.records.messages import (
     BARRIER_KEY_PREFIX,
     INBOUND,
     ROUTES,
@@ -27,7 +26,8 @@ from mqlake.records import (
     delivery_topic,
     route_key,
 )
-from mqlake.sharing import ShareStrategy, ShareWeight, encode_weight
+from mqlake.records.versions import VERSION_HEADER
+from mqlake.topics.sharing import ShareStrategy, ShareWeight, encode_weight
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ingest.federation.prefixes import Prefixes
     from ingest.federation.sites.groups import SiteGroups
     from mqlake.log.contract import LogAccess, LogReader
-    from mqlake.records import LogRecord
+    from mqlake.records.messages import LogRecord
 
 _logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from ingest.federation.sites.inlet import InletVerdict, stream_of
 from ingest.federation.sites.log_messages import of_publish, to_group_record
 from ingest.federation.sites.streams import MOST_GAPS
 from mqlake.errors import LogError
-from mqlake.records import INBOUND
+from mqlake.records.messages import INBOUND
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,8 +14,8 @@ from typing import Final
 from ingest.federation.envelope import InvalidEnvelope, SiteMessage
 from ingest.federation.sites.log_messages import site_message_of
 from ingest.federation.sites.streams import StreamKey, Streams
-from mqlake.federation_records import Offsets
-from mqlake.records import LogRecord
+from mqlake.records.federation import Offsets
+from mqlake.records.messages import LogRecord
 
 Acknowledge = Callable[[], None]
 NONE_PENDING: Final = 2**64

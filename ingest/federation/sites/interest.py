@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple
 
 from ingest.federation.filters import meet
 from mqlake.errors import InvalidRecord, InvalidTopic
-from mqlake.matching import TopicFilterTrie
-from mqlake.topics import SHARE_PREFIX, validate_topic_filter
+from mqlake.topics.matching import TopicFilterTrie
+from mqlake.topics.names import SHARE_PREFIX, validate_topic_filter
 
 MOST_FILTERS: Final = 10_000
 """Filters of one site."""

@@ -18,9 +18,9 @@ from ingest.federation.sites.outlet import Outlet, OutletCounters, SiteLog
 from ingest.federation.sites.pace import SendingPace, size_of
 from ingest.federation.sites.passing import EVERYTHING
 from mqlake.errors import LogError, OffsetGone
-from mqlake.matching import TopicFilterTrie
-from mqlake.records import INBOUND, delivery_topic
-from mqlake.topics import has_more_levels
+from mqlake.records.messages import INBOUND, delivery_topic
+from mqlake.topics.matching import TopicFilterTrie
+from mqlake.topics.names import has_more_levels
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from ingest.federation.sites.words import DeliveryWays
     from ingest.protocol.packets import Publish
     from mqlake.clock import Clock
-    from mqlake.federation_records import LinkPosition
-    from mqlake.growth import Growth
     from mqlake.log.contract import LogReader
-    from mqlake.records import LogRecord
+    from mqlake.log.growth import Growth
+    from mqlake.records.federation import LinkPosition
+    from mqlake.records.messages import LogRecord
 
 _logger = logging.getLogger(__name__)
 

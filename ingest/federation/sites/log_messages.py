@@ -25,8 +25,7 @@ from ingest.federation.sites.streams import StreamKey
 from ingest.protocol.packets import MQTT_5_0, Publish
 from ingest.protocol.properties import NO_PROPERTIES, Properties
 from mqlake.errors import InvalidTopic
-from mqlake.record_versions import HEADER_MQTT, Headers
-from mqlake.records import (
+from mqlake.records.messages import (
     FLAG_QOS,
     FLAG_RETAIN,
     FLAG_UNSHARED,
@@ -44,7 +43,8 @@ from mqlake.records import (
     is_message,
     mqtt_header,
 )
-from mqlake.topics import split_shared, validate_topic_filter
+from mqlake.records.versions import HEADER_MQTT, Headers
+from mqlake.topics.names import split_shared, validate_topic_filter
 
 HEADER_HANDED: Final = "mqlake-handed"
 """Header of a record that a neighbour has handed over for a group: a `GroupOrigin`, with dots."""

@@ -32,8 +32,8 @@ from ingest.federation.sites.retained import Stamps
 from ingest.federation.sites.streams import StreamKey
 from ingest.protocol.packets import Publish
 from mqlake.errors import InvalidRecord
-from mqlake.federation_records import LinkPosition
-from mqlake.records import HEADER_SOURCE, LogRecord, decode_source
+from mqlake.records.federation import LinkPosition
+from mqlake.records.messages import HEADER_SOURCE, LogRecord, decode_source
 
 if TYPE_CHECKING:
     from ingest.protocol.properties import Properties

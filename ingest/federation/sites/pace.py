@@ -6,7 +6,7 @@ too.
 """
 
 from ingest.protocol.packets import Publish
-from ingest.session.rates import TokenBucket
+from ingest.session.limits.rates import TokenBucket
 
 
 class SendingPace:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ingest.federation.sites.inlet import Inlet
 from ingest.federation.sites.streams import Streams
-from mqlake.federation_records import (
+from mqlake.records.federation import (
     FEDERATION,
     KEY,
     RETAINED_KEY_PREFIX,
@@ -17,11 +17,11 @@ from mqlake.federation_records import (
     decode_checkpoint,
     decode_latest,
 )
-from mqlake.records import INBOUND
+from mqlake.records.messages import INBOUND
 
 if TYPE_CHECKING:
     from mqlake.log.contract import LogAccess
-    from mqlake.records import LogRecord
+    from mqlake.records.messages import LogRecord
 
 _logger = logging.getLogger(__name__)
 

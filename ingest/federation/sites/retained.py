@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple
 from ingest.federation.envelope import NAME, InvalidEnvelope, SiteMessage, to_header
 from ingest.federation.sites.log_messages import Carried, of_record
 from mqlake.errors import InvalidRecord
-from mqlake.federation_records import LinkPosition
-from mqlake.records import LogRecord, is_retained
+from mqlake.records.federation import LinkPosition
+from mqlake.records.messages import LogRecord, is_retained
 
 
 class Rank(NamedTuple):

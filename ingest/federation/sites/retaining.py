@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 from ingest.federation.sites.log_messages import of_record, to_record
 from ingest.federation.sites.retained import SiteRetained
 from mqlake.errors import LogError, OffsetGone
-from mqlake.federation_records import (
+from mqlake.records.federation import (
     FEDERATION,
     MESSAGE_KEY_PREFIX,
     RETAINED_KEY_PREFIX,
     LinkPosition,
     encode_latest,
 )
-from mqlake.matching import TopicFilterTrie
-from mqlake.records import HEADER_CLIENT_ID, HEADER_ID, INBOUND, message_key
+from mqlake.records.messages import HEADER_CLIENT_ID, HEADER_ID, INBOUND, message_key
+from mqlake.topics.matching import TopicFilterTrie
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ingest.federation.sites.retained import Position, Rank
     from mqlake.identifiers import MessageIdentifiers
     from mqlake.log.contract import LogAccess, LogReader
-    from mqlake.records import LogRecord
+    from mqlake.records.messages import LogRecord
 
 _logger = logging.getLogger(__name__)
 

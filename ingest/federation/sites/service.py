@@ -2,7 +2,7 @@
 
 It reads the log for each neighbour (`link`) and appends messages of neighbours (`inlet`). A message
 is acknowledged to the neighbour when the log has it. Each second, and at the end, it writes how far
-all is (`mqlake.federation_records`); a new run begins there and reads the log beyond.
+all is (`mqlake.records.federation`); a new run begins there and reads the log beyond.
 """
 
 from __future__ import annotations
@@ -46,11 +46,9 @@ from ingest.federation.sites.words import (
 )
 from ingest.protocol.packets import Publish
 from mqlake.errors import LogError, OperationalError
-from mqlake.federation_records import (
-    LinkPosition,
-)
 from mqlake.identifiers import MessageIdentifiers, machine_number
-from mqlake.log_disk import LogDisk
+from mqlake.processes.log_disk import LogDisk
+from mqlake.records.federation import LinkPosition
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -60,8 +58,8 @@ if TYPE_CHECKING:
     from ingest.federation.sites.inlet import Inlet
     from ingest.protocol.packets import Connect
     from mqlake.clock import Clock
-    from mqlake.growth import Growth
     from mqlake.log.contract import LogAccess
+    from mqlake.log.growth import Growth
 
 _logger = logging.getLogger(__name__)
 

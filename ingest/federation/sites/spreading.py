@@ -26,9 +26,9 @@ from ingest.federation.sites.words import (
 )
 from ingest.protocol.packets import Publish
 from mqlake.errors import OffsetGone
-from mqlake.federation_records import encode_reach
-from mqlake.records import GATEWAYS, HEADER_REACH, REACH_KEY, ROUTES
-from mqlake.topics import SHARE_PREFIX
+from mqlake.records.federation import encode_reach
+from mqlake.records.messages import GATEWAYS, HEADER_REACH, REACH_KEY, ROUTES
+from mqlake.topics.names import SHARE_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from mqlake.clock import Clock
     from mqlake.errors import LogError
     from mqlake.log.contract import LogAccess, LogReader
-    from mqlake.records import LogRecord
+    from mqlake.records.messages import LogRecord
 
 _logger = logging.getLogger(__name__)
 

@@ -20,17 +20,17 @@ from ingest.federation.filters import covers, summarise, uncovered
 from ingest.federation.sites.group_names import is_way, may_come, to_federated
 from ingest.federation.sites.interest import common
 from mqlake.errors import InvalidRecord
-from mqlake.records import ROUTES, RULES, SESSIONS, LogRecord, decode_route_key
-from mqlake.rule_facts import read_fact
-from mqlake.rule_records import Kind, decode_activation
-from mqlake.session_records import (
+from mqlake.records.messages import ROUTES, RULES, SESSIONS, LogRecord, decode_route_key
+from mqlake.records.rule_facts import read_fact
+from mqlake.records.rules import Kind, decode_activation
+from mqlake.records.sessions import (
     SESSION,
     SUBSCRIPTION,
     decode_session,
     decode_sessions_key,
     decode_subscription_record,
 )
-from mqlake.topics import SHARE_PREFIX
+from mqlake.topics.names import SHARE_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -24,7 +24,7 @@ from ingest.federation.sites.words import (
 )
 from ingest.protocol.packets import Publish
 from mqlake.errors import LogError
-from mqlake.records import INBOUND
+from mqlake.records.messages import INBOUND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -14,7 +14,7 @@ from ingest.federation.sites.interest import News, read_news
 from ingest.federation.sites.passing import MOST_QUESTIONS, PassingQuestion
 from ingest.federation.sites.streams import StreamKey
 from mqlake.errors import InvalidRecord, InvalidTopic, MqlakeError
-from mqlake.topics import validate_topic_filter
+from mqlake.topics.names import validate_topic_filter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

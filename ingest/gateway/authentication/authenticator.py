@@ -18,8 +18,8 @@ from ingest.gateway.authentication.outcomes import (
 )
 from ingest.gateway.authentication.passwords import PasswordChecks
 from ingest.gateway.authentication.scram import ScramServer
-from mqlake.credentials import Credentials, PasswordVerifier, read_credentials
-from mqlake.saslprep import UnpreparableText, prepare
+from mqlake.security.credentials import Credentials, PasswordVerifier, read_credentials
+from mqlake.security.saslprep import UnpreparableText, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mqlake.saslprep import UnpreparableText, prepare
+from mqlake.security.saslprep import UnpreparableText, prepare
 
 if TYPE_CHECKING:
     from asyncio import BaseTransport

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ingest.gateway.authentication.authenticator import Authenticator
     from ingest.gateway.authentication.outcomes import Attempt, Verdict
-    from mqlake.credentials import PasswordVerifier
+    from mqlake.security.credentials import PasswordVerifier
 
 
 class AuthenticatorLink(Protocol):

@@ -17,7 +17,7 @@ from ingest.protocol.reason_codes import (
     ConnackReasonCode,
     DisconnectReasonCode,
 )
-from mqlake.saslprep import UnpreparableText, prepare
+from mqlake.security.saslprep import UnpreparableText, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable

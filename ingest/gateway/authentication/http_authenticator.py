@@ -25,7 +25,7 @@ from ingest.gateway.authentication.outcomes import (
 )
 from ingest.gateway.authentication.web import BUSY, NO_ANSWER, Answering, NoAnswer, WebServer
 from mqlake.rights.grants import NO_GRANTS, GrantsError, read_grants
-from mqlake.saslprep import UnpreparableText, prepare
+from mqlake.security.saslprep import UnpreparableText, prepare
 
 if TYPE_CHECKING:
     from ingest.gateway.authentication.outcomes import Attempt

@@ -25,7 +25,7 @@ from ingest.gateway.authentication.outcomes import (
 )
 from ingest.gateway.authentication.web import BUSY, MAX_REASON, NO_ANSWER, Answering, NoAnswer
 from mqlake.rights.grants import Grants, GrantsError, read_grants
-from mqlake.saslprep import UnpreparableText, prepare
+from mqlake.security.saslprep import UnpreparableText, prepare
 
 if TYPE_CHECKING:
     from ingest.gateway.authentication.ldap_messages import LdapEntry

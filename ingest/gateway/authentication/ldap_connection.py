@@ -16,7 +16,7 @@ from ingest.gateway.authentication.ldap_messages import (
     encode_unbind,
     length_of,
 )
-from mqlake.checked_http import make_ssl_context
+from mqlake.security.checked_http import make_ssl_context
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

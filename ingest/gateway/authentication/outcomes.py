@@ -5,8 +5,8 @@ from enum import Enum, auto
 from typing import Final, NamedTuple, Protocol
 
 from ingest.protocol.reason_codes import ConnackReasonCode
-from mqlake.credentials import PasswordVerifier
 from mqlake.rights.grants import NO_GRANTS, Grants
+from mqlake.security.credentials import PasswordVerifier
 
 
 @dataclass(frozen=True, slots=True)

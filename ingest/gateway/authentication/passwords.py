@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mqlake.credentials import PasswordVerifier
+    from mqlake.security.credentials import PasswordVerifier
 
 THREADS: Final = max(1, (os.cpu_count() or 2) // 2)
 """That check passwords; the others are the event loop's and its neighbours'."""

@@ -25,8 +25,10 @@ from ingest.gateway.authentication.outcomes import (
     Verdict,
 )
 from ingest.gateway.authentication.web import BUSY, MAX_REASON, NO_ANSWER, Answering, NoAnswer
-from mqlake.argon2_verifiers import Argon2Verifier
-from mqlake.credentials import (
+from mqlake.postgresql import PostgresPool
+from mqlake.rights.grants import Grants, GrantsError, read_grants
+from mqlake.security.argon2_verifiers import Argon2Verifier
+from mqlake.security.credentials import (
     KEY_BYTES,
     CredentialsError,
     PasswordVerifier,
@@ -34,9 +36,7 @@ from mqlake.credentials import (
     make_verifier,
     read_password_verifier,
 )
-from mqlake.postgresql import PostgresPool
-from mqlake.rights.grants import Grants, GrantsError, read_grants
-from mqlake.saslprep import UnpreparableText, prepare
+from mqlake.security.saslprep import UnpreparableText, prepare
 
 if TYPE_CHECKING:
     from ingest.gateway.authentication.outcomes import Attempt

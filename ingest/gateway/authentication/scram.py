@@ -18,9 +18,9 @@ from typing import Final
 
 from ingest.gateway.authentication.outcomes import Accepted, Challenge, Outcome, Refused
 from ingest.protocol.reason_codes import ConnackReasonCode
-from mqlake.credentials import Credentials, Verifier
-from mqlake.saslprep import UnpreparableText, prepare
-from mqlake.tenants import qualified
+from mqlake.records.tenants import qualified
+from mqlake.security.credentials import Credentials, Verifier
+from mqlake.security.saslprep import UnpreparableText, prepare
 
 MAX_MESSAGE_BYTES: Final = 8192
 """Largest message of a client; a name of the longest kind fits several times."""

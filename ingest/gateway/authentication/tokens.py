@@ -22,7 +22,7 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from ingest.gateway.authentication.outcomes import Accepted
 from mqlake.errors import MqlakeError
 from mqlake.rights.grants import GrantsError, read_grants
-from mqlake.saslprep import UnpreparableText, prepare
+from mqlake.security.saslprep import UnpreparableText, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

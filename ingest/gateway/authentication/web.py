@@ -10,8 +10,8 @@ import httpcore
 
 from ingest.gateway.authentication.outcomes import Refused
 from ingest.protocol.reason_codes import ConnackReasonCode
-from mqlake.checked_http import AddressRefused, CheckedBackend, make_ssl_context
 from mqlake.errors import MqlakeError
+from mqlake.security.checked_http import AddressRefused, CheckedBackend, make_ssl_context
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

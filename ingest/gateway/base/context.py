@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ingest.gateway.base.tenant_counters import CountersOfTenants
     from ingest.gateway.settings.gateway import GatewaySettings
     from mqlake.clock import Clock
-    from mqlake.shard_records import Run
+    from mqlake.records.shards import Run
 
 
 @dataclass(frozen=True, slots=True)

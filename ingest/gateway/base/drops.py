@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from ingest.gateway.base.counters import GatewayCounters
 from ingest.gateway.base.events import Events
 from ingest.gateway.base.tenant_counters import CountersOfTenants
-from mqlake import records
+from mqlake.records import messages as records
 
 MAX_KINDS: Final = 10_000
 """Different drops kept apart within a second; further ones are added up without their topic."""

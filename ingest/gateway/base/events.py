@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from mqlake import compact_json
 from mqlake.errors import LogError
-from mqlake.record_versions import RECORD_VERSION
-from mqlake.records import EVENTS
+from mqlake.records import compact_json
+from mqlake.records.messages import EVENTS
+from mqlake.records.versions import RECORD_VERSION
 
 if TYPE_CHECKING:
     import asyncio
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ingest.gateway.base.counters import GatewayCounters
     from mqlake.clock import Clock
     from mqlake.log.contract import LogWriter
-    from mqlake.record_versions import Headers
+    from mqlake.records.versions import Headers
 
 PORTION_SECONDS: Final = 0.02
 """How long an event waits for others."""

@@ -10,8 +10,7 @@ from ingest.protocol.properties import NO_PROPERTIES, Properties
 from ingest.protocol.publish_template import PublishTemplate
 from ingest.session.subscriptions import Copy
 from mqlake.errors import InvalidRecord
-from mqlake.record_versions import HEADER_MQTT, check_version
-from mqlake.records import (
+from mqlake.records.messages import (
     FLAG_QOS,
     FLAG_RETAIN,
     FLAG_UNSHARED,
@@ -24,6 +23,7 @@ from mqlake.records import (
     decode_properties,
     groups_of,
 )
+from mqlake.records.versions import HEADER_MQTT, check_version
 
 _EXPIRY: Final = "message_expiry_interval"
 

@@ -10,8 +10,8 @@ from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Final
 
 from mqlake.errors import LogError
-from mqlake.record_versions import VERSION_HEADER
-from mqlake.records import METRICS
+from mqlake.records.messages import METRICS
+from mqlake.records.versions import VERSION_HEADER
 from mqlake.tenant_metrics import (
     COUNTED,
     TenantMetrics,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from mqlake.clock import Clock
     from mqlake.log.contract import LogWriter
-    from mqlake.shard_records import Run
+    from mqlake.records.shards import Run
 
 TELL_SECONDS: Final = 5.0
 MOST_TOLD: Final = 500

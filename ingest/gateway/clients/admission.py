@@ -18,7 +18,7 @@ from ingest.gateway.listeners.tenancy import SEPARATOR, TenantUnclear
 from ingest.protocol.errors import ProtocolViolation
 from ingest.protocol.packets import MQTT_5_0
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
-from mqlake.tenants import qualified
+from mqlake.records.tenants import qualified
 
 if TYPE_CHECKING:
     import asyncio
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from ingest.gateway.sessions.client_session import ClientSession
     from ingest.protocol.packets import Auth, Connect
     from ingest.protocol.properties import Properties
-    from mqlake.credentials import PasswordVerifier
     from mqlake.rights.compiled import ClientRights
     from mqlake.rights.grants import Grants
+    from mqlake.security.credentials import PasswordVerifier
 
 _Refusal: TypeAlias = tuple[ConnackReasonCode, str]
 

@@ -8,7 +8,7 @@ from ingest.gateway.clients.receiving import is_payload_as_told
 from ingest.protocol.errors import ProtocolViolation
 from ingest.protocol.packets import MQTT_3_1_1, MQTT_5_0
 from ingest.protocol.reason_codes import ConnackReasonCode
-from mqlake.topics import SYSTEM_LEVEL, has_more_levels, is_system
+from mqlake.topics.names import SYSTEM_LEVEL, has_more_levels, is_system
 
 if TYPE_CHECKING:
     from ingest.gateway.settings.gateway import GatewaySettings

@@ -8,7 +8,7 @@ from ingest.protocol.errors import ProtocolViolation
 from ingest.protocol.packets import MQTT_3_1_1, MQTT_5_0, Subscription
 from ingest.protocol.reason_codes import DisconnectReasonCode, SubackReasonCode
 from mqlake.errors import InvalidTopic
-from mqlake.topics import has_more_levels, is_system, split_shared, validate_topic_filter
+from mqlake.topics.names import has_more_levels, is_system, split_shared, validate_topic_filter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ from ingest.gateway.sessions.sessions import PAUSED_BY_SESSION
 from ingest.gateway.sessions.slow_clients import FallenBehind
 from ingest.protocol.packets import MQTT_5_0
 from ingest.protocol.reason_codes import DisconnectReasonCode
-from ingest.session.checkpoint import Before
+from ingest.session.client.checkpoint import Before
 from ingest.session.opening import (
     NOTHING_STORED,
     CatchUp,
@@ -33,9 +33,9 @@ from ingest.session.opening import (
 )
 from ingest.session.states import SessionState
 from mqlake.errors import LogError
-from mqlake.offsets import cut, latest
-from mqlake.progress_records import to_progress
-from mqlake.session_records import (
+from mqlake.records.offsets import cut, latest
+from mqlake.records.progress import to_progress
+from mqlake.records.sessions import (
     FULL_CLAIMS_SINCE,
     NEVER_EXPIRES,
     session_members,
@@ -56,9 +56,9 @@ if TYPE_CHECKING:
     from ingest.protocol.packets import Connect
     from ingest.protocol.properties import Properties
     from ingest.protocol.reason_codes import ConnackReasonCode
-    from ingest.session.effects import Work
     from ingest.session.holder_host import Grant
-    from mqlake.shard_records import Key
+    from ingest.session.shard.effects import Work
+    from mqlake.records.shards import Key
 
 logger = logging.getLogger(__name__)
 

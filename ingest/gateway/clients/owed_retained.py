@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mqlake.progress_records import RetainedScan
-from mqlake.topics import split_shared
+from mqlake.records.progress import RetainedScan
+from mqlake.topics.names import split_shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

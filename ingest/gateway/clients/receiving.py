@@ -18,12 +18,12 @@ from ingest.protocol.reason_codes import (
     PubcompReasonCode,
     PubrecReasonCode,
 )
-from ingest.session.checkpoint import SaveQueue
-from ingest.session.incoming import Arrival
+from ingest.session.client.checkpoint import SaveQueue
+from ingest.session.client.incoming import Arrival
 from mqlake.errors import LogError
 from mqlake.log.contract import LogFull
-from mqlake.records import HEADER_EXCHANGE
-from mqlake.topics import SYSTEM_LEVEL, has_more_levels, is_system
+from mqlake.records.messages import HEADER_EXCHANGE
+from mqlake.topics.names import SYSTEM_LEVEL, has_more_levels, is_system
 
 if TYPE_CHECKING:
     from collections.abc import Callable

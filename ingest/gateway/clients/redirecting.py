@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mqlake.shard_records import shard_of
+from mqlake.records.shards import shard_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ingest.session.placement import ShardPlacement
     from mqlake.clock import Clock
-    from mqlake.shard_records import Key
+    from mqlake.records.shards import Key
 
 AGAIN_SECONDS: Final = 60.0
 MAX_REDIRECTED: Final = 10_000

@@ -21,7 +21,7 @@ from ingest.protocol.reason_codes import (
     SubackReasonCode,
     UnsubackReasonCode,
 )
-from ingest.session.checkpoint import Before
+from ingest.session.client.checkpoint import Before
 from ingest.session.subscriptions import ClientSubscription
 from mqlake.errors import LogError
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from ingest.gateway.settings.gateway import GatewaySettings
     from ingest.gateway.sharing.share_groups import ShareGroups
     from ingest.protocol.properties import Properties
-    from mqlake.progress_records import RetainedScan
+    from mqlake.records.progress import RetainedScan
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Reads missed messages, for all that missed them: `ingest.session.catch_up` says from where.
+"""Reads missed messages, for all that missed them, from where `session.client.catch_up` says.
 
 Messages that several have missed are read once, for all together, from the log as from the table,
 and for those that come soon after them (`ingest.gateway.history.remembered`).
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, T
 from ingest.gateway.base.drops import DropReason, Drops
 from ingest.gateway.base.outbound import InboundMessage, deliver_copies
 from ingest.gateway.lake.exchange import MAX_PAGE_BYTES, TableError
-from ingest.session.catch_up import Missed, log_ranges, partition_count
+from ingest.session.client.catch_up import Missed, log_ranges, partition_count
 from mqlake.errors import InvalidRecord, LogError
-from mqlake.growth import generations
-from mqlake.offsets import at
-from mqlake.records import INBOUND, NO_MESSAGE
+from mqlake.log.growth import generations
+from mqlake.records.messages import INBOUND, NO_MESSAGE
+from mqlake.records.offsets import at
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ingest.gateway.log.partitions import Partitions
     from ingest.session.subscriptions import Copy, Subscriptions
     from mqlake.log.contract import LogRangeReader, Missing
-    from mqlake.records import LogRecord
+    from mqlake.records.messages import LogRecord
 
     Take: TypeAlias = Callable[[list[LogRecord]], Awaitable[None]]
     """Hands records over, in their order."""

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ingest.gateway.history.catching_up import CatchingUp, Pages, give, match
-from ingest.session.catch_up import Missed
+from ingest.session.client.catch_up import Missed
 from ingest.session.subscriptions import ClientSubscription, Subscriptions
-from mqlake.offsets import latest
-from mqlake.topics import split_shared
+from mqlake.records.offsets import latest
+from mqlake.topics.names import split_shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ingest.gateway.base.context import Context
     from ingest.gateway.history.catching_up import Take
-    from mqlake.records import LogRecord
+    from mqlake.records.messages import LogRecord
 
 LONG_GAP_OFFSETS: Final = 100_000
 """A gap of more offsets is read from the table: by topic, not message by message."""

@@ -7,10 +7,10 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from ingest.gateway.base.outbound import InboundMessage
-from ingest.session.effects import Search
+from ingest.session.shard.effects import Search
 from mqlake.errors import InvalidRecord, LogError
-from mqlake.offsets import earliest, widened
-from mqlake.records import HEADER_EXCHANGE, INBOUND
+from mqlake.records.messages import HEADER_EXCHANGE, INBOUND
+from mqlake.records.offsets import earliest, widened
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ingest.gateway.base.outbound import OutboundMessage
     from mqlake.clock import Clock
     from mqlake.log.contract import LogRangeReader
-    from mqlake.records import LogRecord
+    from mqlake.records.messages import LogRecord
 
 logger = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from mqlake.errors import LogError
-from mqlake.matching import TopicFilterTrie, filter_matches
-from mqlake.records import NO_MESSAGE, LogRecord
-from mqlake.topics import SEPARATOR
+from mqlake.records.messages import NO_MESSAGE, LogRecord
+from mqlake.topics.matching import TopicFilterTrie, filter_matches
+from mqlake.topics.names import SEPARATOR
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence

@@ -10,7 +10,7 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from mqlake.errors import MqlakeError
-from mqlake.records import LogRecord
+from mqlake.records.messages import LogRecord
 
 LENGTH: Final = Struct(">I")
 ROWS: Final = "rows"

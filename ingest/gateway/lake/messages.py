@@ -10,9 +10,7 @@ from typing import Any, Final
 
 from ingest.gateway.lake.exchange import MAX_PAGE_BYTES, HistoryPage
 from ingest.gateway.lake.table import TableReader, text_literal
-from mqlake.matching import TopicFilterTrie
-from mqlake.record_versions import HEADER_MQTT, Headers
-from mqlake.records import (
+from mqlake.records.messages import (
     HEADER_CLIENT_ID,
     HEADER_ID,
     HEADER_ORIGIN,
@@ -22,7 +20,9 @@ from mqlake.records import (
     message_key,
     mqtt_header,
 )
-from mqlake.tables import MESSAGES
+from mqlake.records.versions import HEADER_MQTT, Headers
+from mqlake.tables.catalogue import MESSAGES
+from mqlake.topics.matching import TopicFilterTrie
 
 MAX_WILDCARD_CONDITIONS: Final = 500
 """Wildcard filters that the query itself tells apart; more are matched afterwards."""
@@ -110,7 +110,7 @@ def _query(
 
 
 def _matching(rows: list[tuple[Any, ...]], topic_filters: Collection[str]) -> list[LogRecord]:
-    """Leave out rows that the query's condition let through; `mqlake.matching` decides."""
+    """Leave out rows that the query's condition let through; `mqlake.topics.matching` decides."""
     filters: TopicFilterTrie[None] = TopicFilterTrie()
     for topic_filter in topic_filters:
         filters.insert(topic_filter, None)

@@ -24,7 +24,7 @@ from ingest.gateway.lake.exchange import (
 from ingest.gateway.store.retained import RetainedRow
 
 if TYPE_CHECKING:
-    from mqlake.records import LogRecord
+    from mqlake.records.messages import LogRecord
 
 _WORKER: Final = "ingest.gateway.lake.worker"
 _MAX_BUFFER_BYTES: Final = 1024 * 1024

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from ingest.gateway.lake.table import TableReader
 from ingest.gateway.store.retained import RetainedRow
-from mqlake.tables import RETAINED
+from mqlake.tables.catalogue import RETAINED
 
 # In the order of `RetainedRow`; times are whole microseconds.
 _QUERY: Final = f"""

@@ -13,7 +13,7 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from ingest.gateway.lake.exchange import TableError
-from mqlake.tables import NEXT_OFFSETS
+from mqlake.tables.catalogue import NEXT_OFFSETS
 
 _CONFIG: Final = {
     # Read the columns that are only shown, for the rows that were found alone.

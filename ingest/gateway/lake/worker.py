@@ -27,7 +27,7 @@ from ingest.gateway.lake.exchange import (
 from ingest.gateway.lake.messages import read_messages
 from ingest.gateway.lake.retained import read_retained
 from ingest.gateway.lake.table import TableReader
-from mqlake.tables import MESSAGES, RETAINED
+from mqlake.tables.catalogue import MESSAGES, RETAINED
 
 NICENESS: Final = 5
 """Clients that are there go before those that catch up."""

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from mqlake.errors import InvalidRecord
-from mqlake.records import RIGHTS_KEY
+from mqlake.records.messages import RIGHTS_KEY
 from mqlake.rights.applied import AppliedRights, decode_rights
 from mqlake.rights.compiled import Rights
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ingest.gateway.base.connections import Connections
     from ingest.gateway.base.tasks import Tasks
     from ingest.gateway.peers.peers import Peers
-    from mqlake.records import LogRecord
+    from mqlake.records.messages import LogRecord
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ingest.gateway.base.context import Context
     from mqlake.bans import Ban
     from mqlake.log.contract import LogWriter
-    from mqlake.records import LogRecord
+    from mqlake.records.messages import LogRecord
 
 logger = logging.getLogger(__name__)
 

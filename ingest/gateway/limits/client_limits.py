@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from ingest.gateway.settings.limits import LEAST_BYTES_PER_SECOND
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
-from ingest.session.rates import SlidingWindowCounter, TokenBucket
+from ingest.session.limits.rates import SlidingWindowCounter, TokenBucket
 
 if TYPE_CHECKING:
     import asyncio

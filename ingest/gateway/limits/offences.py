@@ -13,10 +13,10 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from ingest.gateway.listeners.networks import network_of
-from ingest.session.rates import Strikes
+from ingest.session.limits.rates import Strikes
 from mqlake.bans import BannedClient, KeptBan, ban_key, encode_ban
 from mqlake.errors import LogError
-from mqlake.records import GATEWAYS
+from mqlake.records.messages import GATEWAYS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

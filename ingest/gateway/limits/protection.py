@@ -21,7 +21,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
-from ingest.session.credits import BURST_SECONDS, GRANT, NOTHING_AT, CreditRate, Credits
+from ingest.session.limits.credits import BURST_SECONDS, GRANT, NOTHING_AT, CreditRate, Credits
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,7 +1,8 @@
 """Limits that many connections share: those of a user or a tenant, a listener, or the gateway.
 
-Those of users and tenants are limits of all gateways together (`ingest.session.shared_rates`,
-`ingest.session.shared_counts`); the others are of this gateway.
+Those of users and tenants are limits of all gateways together
+(`ingest.session.limits.shared_rates`, `ingest.session.limits.shared_counts`); the others are of
+this gateway.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from ingest.gateway.limits.shares import Shares
 from ingest.gateway.log.lease import HEARTBEAT_SECONDS
 from ingest.gateway.peers.shared_words import to_members
 from ingest.protocol.reason_codes import ConnackReasonCode
-from ingest.session.fan_out import FanOut, HeardFanOut
-from mqlake.tenants import RETAINED, STOCKS, limits_in
+from ingest.session.limits.fan_out import FanOut, HeardFanOut
+from mqlake.records.tenants import RETAINED, STOCKS, limits_in
 
 if TYPE_CHECKING:
     import asyncio
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 
     from ingest.gateway.listeners.info import ListenerInfo
     from ingest.gateway.peers.shared_words import Told
-    from mqlake.gateway_heartbeat import GatewayHeartbeat
+    from mqlake.records.gateway_heartbeat import GatewayHeartbeat
+    from mqlake.records.tenants import TenantLimits
     from mqlake.settings import SettingsGroup
-    from mqlake.tenants import TenantLimits
 
 MAX_RECENT: Final = 10_000
 """Users remembered that have gone: one that comes back at once has its old debt."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ingest.gateway.settings.limits import LEAST_BYTES_PER_SECOND
-from ingest.session.shared_counts import SharedCount
-from ingest.session.shared_rates import SharedRate
-from mqlake.tenants import RATES, STOCKS
+from ingest.session.limits.shared_counts import SharedCount
+from ingest.session.limits.shared_rates import SharedRate
+from mqlake.records.tenants import RATES, STOCKS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

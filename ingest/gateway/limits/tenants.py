@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from ingest.gateway.listeners.tenancy import SEPARATOR, tenancy_of
 from ingest.protocol.reason_codes import ConnackReasonCode
 from mqlake.errors import InvalidRecord
-from mqlake.tenants import NO_LIMITS, TENANT_PATTERN, decode_tenant, tenant_of
+from mqlake.records.tenants import NO_LIMITS, TENANT_PATTERN, decode_tenant, tenant_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ingest.gateway.base.tenant_counters import CountersOfTenants
     from ingest.gateway.limits.shared_limits import SharedLimits
     from ingest.gateway.settings.gateway import GatewaySettings
-    from mqlake.records import LogRecord
-    from mqlake.tenants import KeptTenant
+    from mqlake.records.messages import LogRecord
+    from mqlake.records.tenants import KeptTenant
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from ingest.gateway.settings.listeners import SecureWebSocketListener, TlsSettings
 from mqlake.errors import OperationalError
-from mqlake.tls import reason_of, server_context
+from mqlake.security.tls import reason_of, server_context
 
 logger = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from ingest.gateway.settings.listeners import (
 )
 from ingest.protocol.packets import MQTT_3_1
 from mqlake.errors import OperationalError
-from mqlake.tenants import limits_in
+from mqlake.records.tenants import limits_in
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from typing import Final
 
 from mqlake.clock import Clock
 from mqlake.errors import LogError
-from mqlake.latency import ACCEPT, DELIVER, ROUTE, Latencies
 from mqlake.log.contract import AppendCallback
+from mqlake.processes.latency import ACCEPT, DELIVER, ROUTE, Latencies
 
 SAMPLES: Final = 25
 """From one `adjust` to the next, four times a second."""

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from ingest.protocol.packets import Connect
     from ingest.protocol.reason_codes import ConnackReasonCode
     from mqlake.errors import LogError
-    from mqlake.shard_records import Key
+    from mqlake.records.shards import Key
 
 
 class Claimant(Protocol):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mqlake.errors import LogError
-from mqlake.federation_records import FEDERATION
-from mqlake.records import INBOUND, ROUTES, ROUTES_IN_FORCE, delivery_topic
+from mqlake.records.federation import FEDERATION
+from mqlake.records.messages import INBOUND, ROUTES, ROUTES_IN_FORCE, delivery_topic
 
 if TYPE_CHECKING:
     from mqlake.log.contract import LogReader

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ingest.gateway.base.ending import Ending
     from mqlake.log.contract import LogWriter
-    from mqlake.record_versions import Headers
+    from mqlake.records.versions import Headers
 
 logger = logging.getLogger(__name__)
 

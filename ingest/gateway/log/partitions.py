@@ -6,15 +6,15 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mqlake.growth import GrowthStep, decode_growth
+from mqlake.log.growth import GrowthStep, decode_growth
 from mqlake.log.places import made_with, used_partitions
-from mqlake.records import GATEWAYS, GROWTH_KEY, INBOUND, OUTPUTS, SESSIONS
+from mqlake.records.messages import GATEWAYS, GROWTH_KEY, INBOUND, OUTPUTS, SESSIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mqlake.growth import Growth
     from mqlake.log.contract import LogReader
+    from mqlake.log.growth import Growth
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from mqlake.records import LogRecord
+    from mqlake.records.messages import LogRecord
 
 MOST_RECORDS: Final = 10_000
 MOST_BYTES: Final = 64 * 1024 * 1024

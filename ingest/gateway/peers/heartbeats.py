@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ingest.gateway.peers.shared_words import Told, read_told
 from mqlake.errors import InvalidRecord
-from mqlake.gateway_heartbeat import GatewayHeartbeat, decode_gateway_heartbeat
-from mqlake.record_versions import RECORD_VERSION
+from mqlake.records.gateway_heartbeat import GatewayHeartbeat, decode_gateway_heartbeat
+from mqlake.records.versions import RECORD_VERSION
 
 
 @dataclass(slots=True)

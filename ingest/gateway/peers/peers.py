@@ -25,11 +25,11 @@ from ingest.gateway.log.lease import HEARTBEAT_SECONDS, SILENT_SECONDS
 from ingest.gateway.peers.heartbeats import Peer, decode_peer, decode_version, encode_version
 from mqlake.clock import LogClock
 from mqlake.errors import InvalidRecord, LogError, OperationalError
-from mqlake.gateway_heartbeat import SERVING, decode_gateway_heartbeat
 from mqlake.log.contract import BEGINNING, DELIVERY_SECONDS, LogFull, LogWriter
-from mqlake.record_versions import OLDEST_WRITTEN, RECORD_VERSION, Headers
-from mqlake.records import GATEWAYS, NO_GATEWAY, RETIRING, VERSION_KEY, LogRecord
-from mqlake.shard_records import Run
+from mqlake.records.gateway_heartbeat import SERVING, decode_gateway_heartbeat
+from mqlake.records.messages import GATEWAYS, NO_GATEWAY, RETIRING, VERSION_KEY, LogRecord
+from mqlake.records.shards import Run
+from mqlake.records.versions import OLDEST_WRITTEN, RECORD_VERSION, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from ingest.gateway.peers.hosts import Host
     from ingest.gateway.peers.shared_words import Told
     from mqlake.clock import Clock
-    from mqlake.gateway_heartbeat import GatewayHeartbeat
     from mqlake.log.contract import LogReader
+    from mqlake.records.gateway_heartbeat import GatewayHeartbeat
 
 logger = logging.getLogger(__name__)
 

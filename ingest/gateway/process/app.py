@@ -18,7 +18,6 @@ from ingest.gateway.settings.gateway import GatewaySettings
 from ingest.open_files import SPARE_FILES, raise_open_files
 from mqlake.clock import SystemClock
 from mqlake.errors import MqlakeError
-from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
 from mqlake.log.admin import check_durability, ensure_delivery_topic
 from mqlake.log.contract import LogAccess
 from mqlake.log.durability import Durability
@@ -27,7 +26,8 @@ from mqlake.log.kafka_reader import KafkaLogReader
 from mqlake.log.kafka_writer import KafkaLogWriter
 from mqlake.logs import set_up_logging
 from mqlake.metrics.server import MetricsServer, new_registry
-from mqlake.tracing import Tracer, open_tracer
+from mqlake.processes.heartbeat import INTERVAL_SECONDS, write_heartbeat
+from mqlake.processes.tracing import Tracer, open_tracer
 
 logger = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from ingest.gateway.clients.draining import DEFAULT_CONNECTIONS_PER_SECOND, Drai
 from ingest.gateway.sessions.redelivery import redeliver
 from ingest.gateway.sessions.sessions import BETWEEN_GATEWAYS
 from ingest.protocol.reason_codes import DisconnectReasonCode
-from ingest.session.share_acts import SHARE
+from ingest.session.groups.share_acts import SHARE
 from mqlake.errors import InvalidRecord
-from mqlake.retained_records import ANSWER
+from mqlake.records.retained import ANSWER
 
 if TYPE_CHECKING:
     from collections.abc import Callable

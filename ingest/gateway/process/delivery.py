@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.base.outbound import deliver_copies, note_origin, read_message
 from ingest.gateway.log.withheld import Withheld
-from ingest.session.share_records import GroupKey
+from ingest.session.groups.share_records import GroupKey
 from mqlake.errors import InvalidRecord, LogError
-from mqlake.growth import MOST_PARTITIONS
-from mqlake.record_versions import HEADER_MQTT
-from mqlake.records import (
+from mqlake.log.growth import MOST_PARTITIONS
+from mqlake.records.messages import (
     CONTROL_KEY_PREFIX,
     HEADER_CLIENT_ID,
     HEADER_ORIGIN,
@@ -29,6 +28,7 @@ from mqlake.records import (
     groups_of,
     is_retained,
 )
+from mqlake.records.versions import HEADER_MQTT
 
 if TYPE_CHECKING:
     from ingest.gateway.base.context import Context

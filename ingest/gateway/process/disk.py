@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ingest.gateway.routing.publishing import Publisher
-    from mqlake.log_disk import LogDisk
+    from mqlake.processes.log_disk import LogDisk
 
 logger = logging.getLogger(__name__)
 

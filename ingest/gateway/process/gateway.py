@@ -95,13 +95,13 @@ from ingest.gateway.sharing.share_log import ShareLog
 from ingest.gateway.sharing.share_routes import ShareRoutes
 from ingest.gateway.sharing.share_settling import ShareSettler
 from ingest.gateway.store.database import Database
-from ingest.session.share_acts import SHARE
+from ingest.session.groups.share_acts import SHARE
 from ingest.session.subscriptions import Subscriptions
 from mqlake.identifiers import MessageIdentifiers, machine_number
 from mqlake.log.versioned_writer import VersionedWriter
-from mqlake.log_disk import LogDisk
-from mqlake.record_versions import RECORD_VERSION
-from mqlake.shard_records import Run
+from mqlake.processes.log_disk import LogDisk
+from mqlake.records.shards import Run
+from mqlake.records.versions import RECORD_VERSION
 
 if TYPE_CHECKING:
     from ingest.gateway.log.partitions import Partitions
@@ -110,7 +110,7 @@ if TYPE_CHECKING:
     from ingest.gateway.settings.gateway import GatewaySettings
     from mqlake.clock import Clock
     from mqlake.log.contract import LogAccess
-    from mqlake.tracing import Tracer
+    from mqlake.processes.tracing import Tracer
 
 
 class Gateway:

@@ -1,4 +1,4 @@
-"""Follows the growth of the log (`mqlake.growth`): where messages go, and counts by partition.
+"""Follows the growth of the log (`mqlake.log.growth`): where messages go, and counts by partition.
 
 It is done in one turn of the loop: before it nothing is written to a new partition, after it
 nothing to an old one of a topic that has moved. One barrier in each partition follows. When the log
@@ -12,8 +12,8 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from mqlake.errors import InvalidRecord, LogError
-from mqlake.growth import GrowthStep, decode_growth
-from mqlake.records import GROWTH_KEY, INBOUND
+from mqlake.log.growth import GrowthStep, decode_growth
+from mqlake.records.messages import GROWTH_KEY, INBOUND
 
 if TYPE_CHECKING:
     from ingest.gateway.base.tasks import Tasks
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from ingest.gateway.log.partitions import Partitions
     from ingest.gateway.routing.publishing import Publisher
     from ingest.gateway.routing.routes import Routes
-    from mqlake.gateway_heartbeat import GatewayHeartbeat
-    from mqlake.growth import Growth
     from mqlake.log.contract import LogWriter
-    from mqlake.records import LogRecord
+    from mqlake.log.growth import Growth
+    from mqlake.records.gateway_heartbeat import GatewayHeartbeat
+    from mqlake.records.messages import LogRecord
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import asyncio
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
-from mqlake.latency import BOUNDS_MS
+from mqlake.processes.latency import BOUNDS_MS
 
 if TYPE_CHECKING:
     from ingest.gateway.process.status import Status

@@ -21,8 +21,8 @@ from mqlake.errors import (
     OffsetGone,
     OperationalError,
 )
-from mqlake.offsets import latest
-from mqlake.records import ROUTES, Route, decode_route_key, delivery_topic
+from mqlake.records.messages import ROUTES, Route, decode_route_key, delivery_topic
+from mqlake.records.offsets import latest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

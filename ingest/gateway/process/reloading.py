@@ -10,11 +10,11 @@ import logging
 from typing import TYPE_CHECKING
 
 from ingest.gateway.authentication.tokens import KeysUnusable
-from mqlake.audit_records import AUDIT_EVENT
 from mqlake.bans import BansError
-from mqlake.credentials import CredentialsError
+from mqlake.records.audit import AUDIT_EVENT
+from mqlake.records.tenants import DEFAULT_TENANT
 from mqlake.rights.files import RightsError
-from mqlake.tenants import DEFAULT_TENANT
+from mqlake.security.credentials import CredentialsError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -23,13 +23,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ingest.gateway.log.lease import HEARTBEAT_SECONDS, Lease
 from ingest.gateway.peers.peers import HeartbeatLog, NameInUseError, Peers
-from ingest.session.acts import CONFIRM
+from ingest.session.shard.acts import CONFIRM
 from mqlake.errors import InvalidRecord, LogError, OperationalError
-from mqlake.gateway_heartbeat import SERVING, GatewayHeartbeat, decode_gateway_heartbeat
 from mqlake.log.contract import END
 from mqlake.log.versioned_writer import VersionedWriter
-from mqlake.record_versions import VERSION_HEADER, Headers
-from mqlake.records import (
+from mqlake.records.gateway_heartbeat import SERVING, GatewayHeartbeat, decode_gateway_heartbeat
+from mqlake.records.messages import (
     BARRIER_KEY_PREFIX,
     CONTROL_KEY_PREFIX,
     GATEWAYS,
@@ -47,8 +46,9 @@ from mqlake.records import (
     decode_source,
     delivery_topic,
 )
-from mqlake.session_records import marks_key
-from mqlake.shard_records import Run, encode_run, left_key, question_key, stamp_headers
+from mqlake.records.sessions import marks_key
+from mqlake.records.shards import Run, encode_run, left_key, question_key, stamp_headers
+from mqlake.records.versions import VERSION_HEADER, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Sequence
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from ingest.gateway.peers.hosts import Host
     from mqlake.clock import Clock
     from mqlake.log.contract import LogAccess, LogReader, LogWriter
-    from mqlake.records import LogRecord
+    from mqlake.records.messages import LogRecord
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ingest.gateway.base.counters import GatewayCounters
 from ingest.gateway.clients.draining import SERVING
 from ingest.gateway.settings.listeners import address_of, advertised, is_open
-from mqlake.gateway_heartbeat import GatewayHeartbeat
+from mqlake.records.gateway_heartbeat import GatewayHeartbeat
 
 if TYPE_CHECKING:
     from ingest.gateway.authentication.authorizer import Authorizer

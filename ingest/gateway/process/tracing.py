@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 from ingest.gateway.process.delivery import Delivery
 from ingest.gateway.routing.publishing import Publisher
 from mqlake.errors import InvalidRecord
-from mqlake.records import HEADER_CLIENT_ID, HEADER_SOURCE, HEADER_TRACEPARENT, decode_source
+from mqlake.records.messages import (
+    HEADER_CLIENT_ID,
+    HEADER_SOURCE,
+    HEADER_TRACEPARENT,
+    decode_source,
+)
 
 if TYPE_CHECKING:
     from ingest.gateway.base.context import Context
@@ -18,9 +23,9 @@ if TYPE_CHECKING:
     from ingest.protocol.packets import Publish
     from mqlake.errors import LogError
     from mqlake.log.contract import AppendCallback
-    from mqlake.record_versions import Headers
-    from mqlake.records import LogRecord
-    from mqlake.tracing import Tracer
+    from mqlake.processes.tracing import Tracer
+    from mqlake.records.messages import LogRecord
+    from mqlake.records.versions import Headers
 
 USER_PROPERTY: Final = HEADER_TRACEPARENT
 """User property of a 5.0 publisher with its own span, which ours continue."""

@@ -1,6 +1,6 @@
 """The retained messages of the shards of which this gateway has a copy.
 
-The router brings retained messages of a shard (`mqlake.retained_records`) in the order of each
+The router brings retained messages of a shard (`mqlake.records.retained`) in the order of each
 topic, in the stream in which live messages come; so a complete copy is as new as this gateway's
 deliveries.
 """
@@ -14,16 +14,16 @@ from ingest.gateway.base.outbound import InboundMessage, OutboundMessage
 from ingest.gateway.lake.exchange import TableError
 from ingest.gateway.store.retained import RetainedRow, RetainedStore
 from ingest.protocol.properties import NO_PROPERTIES
-from ingest.session.newer_retained import NewerMessages
+from ingest.session.client.newer_retained import NewerMessages
 from mqlake.errors import InvalidRecord
-from mqlake.records import (
+from mqlake.records.messages import (
     HEADER_PROPERTIES,
     HEADER_USERNAME,
     INBOUND,
     decode_properties,
     is_retained,
 )
-from mqlake.retained_records import RetainedMessage, position_of, rank_of
+from mqlake.records.retained import RetainedMessage, position_of, rank_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ingest.protocol.properties import Properties
     from mqlake.clock import Clock
     from mqlake.log.contract import LogRangeReader
-    from mqlake.records import LogRecord
+    from mqlake.records.messages import LogRecord
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@
 
 The way through the partitions makes the answer complete: the router gives the question to the owner
 behind everything that was accepted before it was asked, so behind the barriers of the subscription.
-A page that comes is as old as its answer; `ingest.session.newer_retained` knows the messages that
-this gateway has delivered since.
+A page that comes is as old as its answer; `ingest.session.client.newer_retained` knows the messages
+that this gateway has delivered since.
 
 The owner is asked first, then the standby, then the owner as it is by then, until one answers.
 """
@@ -22,13 +22,8 @@ from typing import TYPE_CHECKING, Final
 
 from mqlake.errors import LogError
 from mqlake.log.contract import LogFull
-from mqlake.records import (
-    CONTROL_KEY_PREFIX,
-    INBOUND,
-    delivery_topic,
-    question_key,
-)
-from mqlake.retained_records import (
+from mqlake.records.messages import CONTROL_KEY_PREFIX, INBOUND, delivery_topic, question_key
+from mqlake.records.retained import (
     ANSWER,
     RetainedAnswer,
     RetainedQuestion,
@@ -48,8 +43,8 @@ if TYPE_CHECKING:
     from ingest.gateway.retained.retained_shards import RetainedShards
     from mqlake.clock import Clock
     from mqlake.log.contract import LogWriter
-    from mqlake.retained_records import RetainedMessage
-    from mqlake.shard_records import Run
+    from mqlake.records.retained import RetainedMessage
+    from mqlake.records.shards import Run
 
 logger = logging.getLogger(__name__)
 

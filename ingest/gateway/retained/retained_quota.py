@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ingest.gateway.limits.shared_limits import OF_GATEWAY
-from mqlake.tenants import RETAINED
+from mqlake.records.tenants import RETAINED
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 from ingest.session.placement import place
 from mqlake.errors import LogError
-from mqlake.records import retained_route
-from mqlake.retained_records import partitions_of
+from mqlake.records.messages import retained_route
+from mqlake.records.retained import partitions_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

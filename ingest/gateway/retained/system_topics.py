@@ -19,7 +19,7 @@ from ingest.gateway.load.memory import resident_bytes
 from ingest.gateway.store.scanning import FilterScan, just_after
 from ingest.protocol.properties import NO_PROPERTIES
 from mqlake import VERSION
-from mqlake.topics import SYSTEM_LEVEL
+from mqlake.topics.names import SYSTEM_LEVEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable

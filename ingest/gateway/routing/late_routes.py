@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.log.contract import DELIVERY_SECONDS
-from mqlake.records import HEADER_BY, ROUTES, decode_route_key
+from mqlake.records.messages import HEADER_BY, ROUTES, decode_route_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from ingest.gateway.log.ends import Ends
     from ingest.gateway.routing.routes import Routes
     from mqlake.log.contract import LogRangeReader
-    from mqlake.records import LogRecord, Route
-    from mqlake.shard_records import Run
+    from mqlake.records.messages import LogRecord, Route
+    from mqlake.records.shards import Run
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,7 @@ from ingest.protocol.packets import Publish
 from mqlake.errors import LogError
 from mqlake.identifiers import MessageIdentifiers
 from mqlake.log.contract import AppendCallback, LogWriter
-from mqlake.record_versions import HEADER_MQTT, Headers
-from mqlake.records import (
+from mqlake.records.messages import (
     HEADER_CLIENT_ID,
     HEADER_ID,
     HEADER_ORIGIN,
@@ -26,6 +25,7 @@ from mqlake.records import (
     encode_properties,
     mqtt_header,
 )
+from mqlake.records.versions import HEADER_MQTT, Headers
 
 # The `mqtt` header by protocol level and the low four bits of a PUBLISH's first byte.
 _MQTT_HEADERS: Final = {

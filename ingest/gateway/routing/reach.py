@@ -8,11 +8,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mqlake.errors import InvalidRecord
-from mqlake.federation_records import decode_reach
-from mqlake.records import REACH_KEY
+from mqlake.records.federation import decode_reach
+from mqlake.records.messages import REACH_KEY
 
 if TYPE_CHECKING:
-    from mqlake.records import LogRecord
+    from mqlake.records.messages import LogRecord
 
 logger = logging.getLogger(__name__)
 

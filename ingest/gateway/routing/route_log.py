@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mqlake.errors import LogError
 from mqlake.log.contract import LogFull
-from mqlake.record_versions import VERSION_HEADER, Headers
-from mqlake.records import INBOUND, ROUTES, Barrier, Route, barrier_key, route_headers, route_key
+from mqlake.records.messages import (
+    INBOUND,
+    ROUTES,
+    Barrier,
+    Route,
+    barrier_key,
+    route_headers,
+    route_key,
+)
+from mqlake.records.versions import VERSION_HEADER, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

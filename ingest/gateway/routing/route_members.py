@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mqlake.records import RETAINED_FILTER_PREFIX
-from mqlake.sharing import ShareStrategy, ShareWeight, encode_weight
+from mqlake.records.messages import RETAINED_FILTER_PREFIX
+from mqlake.topics.sharing import ShareStrategy, ShareWeight, encode_weight
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ingest.gateway.routing.route_rounds import Round
     from mqlake.clock import Clock
-    from mqlake.records import Route
+    from mqlake.records.messages import Route
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mqlake.errors import LogError
-    from mqlake.records import Barrier, Route
+    from mqlake.records.messages import Barrier, Route
 
 
 class RouteRequest:

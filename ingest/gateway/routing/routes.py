@@ -33,16 +33,16 @@ from ingest.gateway.routing.route_rounds import Round, RouteRequest
 from ingest.session.subscriptions import NOT_YET
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.log.contract import LogFull
-from mqlake.offsets import at
-from mqlake.records import Route, decode_barrier_key
-from mqlake.sharing import ShareStrategy
+from mqlake.records.messages import Route, decode_barrier_key
+from mqlake.records.offsets import at
+from mqlake.topics.sharing import ShareStrategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from mqlake.clock import Clock
     from mqlake.log.contract import LogWriter
-    from mqlake.shard_records import Run
+    from mqlake.records.shards import Run
 
 logger = logging.getLogger(__name__)
 

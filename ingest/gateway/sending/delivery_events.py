@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ingest.gateway.base.outbound import LOCAL
-from mqlake.records import HEADER_CHAIN
+from mqlake.records.messages import HEADER_CHAIN
 
 if TYPE_CHECKING:
     import asyncio
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ingest.gateway.base.outbound import OutboundMessage
     from ingest.gateway.sending.wanted_events import WantedEvents
     from mqlake.log.contract import LogWriter
-    from mqlake.record_versions import Headers
+    from mqlake.records.versions import Headers
 
 DELIVERED: Final = "message.delivered"
 ACKED: Final = "message.acked"

@@ -47,7 +47,7 @@ class SavedGroups(Protocol):
 
 @dataclass(slots=True)
 class GroupStep:
-    """A step with a message of a share group. Implements `ingest.session.checkpoint.Saved`.
+    """A step with a message of a share group. Implements `ingest.session.client.checkpoint.Saved`.
 
     The shard of the group knows that the message is the client's before the client's progress does:
     a crash between the two leaves it to others, for the client has not been sent it.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from ingest.gateway.sending.sender_context import OutgoingMessage
     from ingest.gateway.settings.gateway import GatewaySettings
-    from ingest.session.outgoing import Exchange, OutgoingMessages
+    from ingest.session.client.outgoing import Exchange, OutgoingMessages
 
 
 QUEUED_BYTES: Final = 1024

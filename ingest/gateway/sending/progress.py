@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ingest.gateway.sending.session_log import SessionLog
-    from mqlake.progress_records import ProgressRecord
-    from mqlake.shard_records import Key
+    from mqlake.records.progress import ProgressRecord
+    from mqlake.records.shards import Key
 
 SAVE_SECONDS: Final = 0.001
 """How long the first step waits for others."""

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from ingest.gateway.retained.retained import to_outbound
 from ingest.gateway.store.scanning import just_after
-from mqlake.offsets import at, latest
-from mqlake.records import message_key
-from mqlake.retained_records import partitions_of
-from mqlake.topics import is_system
+from mqlake.records.messages import message_key
+from mqlake.records.offsets import at, latest
+from mqlake.records.retained import partitions_of
+from mqlake.topics.names import is_system
 
 if TYPE_CHECKING:
     import asyncio
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from ingest.gateway.retained.retained import Retained
     from ingest.gateway.retained.retained_questions import Question, RetainedQuestions
     from ingest.gateway.retained.system_topics import SystemTopics
-    from mqlake.progress_records import RetainedScan
-    from mqlake.retained_records import RetainedMessage
+    from mqlake.records.progress import RetainedScan
+    from mqlake.records.retained import RetainedMessage
 
 RETAINED_PAGE: Final = 100
 """Messages taken from a store in one turn of the event loop, for one client."""

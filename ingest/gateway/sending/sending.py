@@ -24,9 +24,9 @@ from ingest.protocol.encoder import encode_pubrel
 from ingest.protocol.errors import ProtocolViolation
 from ingest.protocol.packets import MQTT_5_0, Puback, Pubcomp, Pubrec, Pubrel
 from ingest.protocol.reason_codes import DisconnectReasonCode, PubrelReasonCode
-from ingest.session.checkpoint import SaveQueue
-from ingest.session.maybe_sent import MaybeSent
-from ingest.session.outgoing import Offer, OutgoingMessages, SharedQueue
+from ingest.session.client.checkpoint import SaveQueue
+from ingest.session.client.maybe_sent import MaybeSent
+from ingest.session.client.outgoing import Offer, OutgoingMessages, SharedQueue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from ingest.gateway.sending.group_step import GroupMember
     from ingest.gateway.sending.progress import SessionProgress
     from ingest.gateway.sending.sender_context import SenderContext
-    from ingest.session.checkpoint import Saved
-    from ingest.session.share_records import GroupKey
+    from ingest.session.client.checkpoint import Saved
+    from ingest.session.groups.share_records import GroupKey
     from ingest.session.subscriptions import Copy
-    from mqlake.progress_records import RetainedScan
+    from mqlake.records.progress import RetainedScan
     from mqlake.rights.compiled import ClientRights
 
 FAILURE: Final = 0x80

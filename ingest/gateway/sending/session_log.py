@@ -15,9 +15,9 @@ from ingest.gateway.base.reports import Reports
 from ingest.gateway.log.keyed_writer import RETRY_SECONDS, KeyedWriter
 from mqlake.errors import LogError
 from mqlake.log.contract import LogFull, LogWriter
-from mqlake.progress_records import MarksRecord, ProgressRecord, encode_marks, encode_progress
-from mqlake.records import SESSIONS
-from mqlake.session_records import (
+from mqlake.records.messages import SESSIONS
+from mqlake.records.progress import MarksRecord, ProgressRecord, encode_marks, encode_progress
+from mqlake.records.sessions import (
     SessionRecord,
     StoredSubscription,
     encode_session,
@@ -27,14 +27,14 @@ from mqlake.session_records import (
     session_key,
     subscription_key,
 )
-from mqlake.shard_records import Key, Run, shard_of, stamp_headers
+from mqlake.records.shards import Key, Run, shard_of, stamp_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ingest.gateway.base.ending import Ending
     from ingest.gateway.log.lease import Lease
-    from mqlake.record_versions import Headers
+    from mqlake.records.versions import Headers
 
 
 class SessionLog:

@@ -10,9 +10,9 @@ from typing import Final
 
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.log.contract import BEGINNING, LogReader
-from mqlake.records import RULES, LogRecord
-from mqlake.rule_facts import Fact, keep, read_fact
-from mqlake.rule_records import EVENTS_PREFIX, Kind, decode_activation, events_read
+from mqlake.records.messages import RULES, LogRecord
+from mqlake.records.rule_facts import Fact, keep, read_fact
+from mqlake.records.rules import EVENTS_PREFIX, Kind, decode_activation, events_read
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Wills that are due: appended to the log like messages of clients.
 
-Whether one was published before is not asked here: see `ingest.session.acts`.
+Whether one was published before is not asked here: see `ingest.session.shard.acts`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from ingest.gateway.retained.retained_publishers import RetainedPublisher
 from ingest.gateway.routing.publishing import client_headers
 from ingest.protocol.packets import Publish
 from mqlake.log.contract import LogFull, settle
-from mqlake.records import HEADER_EXCHANGE
+from mqlake.records.messages import HEADER_EXCHANGE
+from mqlake.records.sessions import StoredWill
 from mqlake.rights.grants import NO_GRANTS, Grants, GrantsError, grants_of
-from mqlake.session_records import StoredWill
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from ingest.gateway.routing.publishing import Publisher
     from ingest.protocol.packets import Will
     from ingest.protocol.properties import Properties
-    from mqlake.record_versions import Headers
-    from mqlake.session_records import SessionRecord
+    from mqlake.records.sessions import SessionRecord
+    from mqlake.records.versions import Headers
 
 FULL_SECONDS: Final = 0.01
 """How often a full log is asked whether it has room again."""

@@ -12,23 +12,23 @@ from ingest.gateway.sending.sending import Sender
 from ingest.gateway.sending.wills import stored_will
 from ingest.gateway.sessions.save_report import SaveReport
 from ingest.gateway.sessions.session_histories import SessionHistories
-from ingest.session.checkpoint import Before, CheckpointKind, write
-from ingest.session.incoming import IncomingMessages
-from ingest.session.share_records import GroupKey, MemberRecord
+from ingest.session.client.checkpoint import Before, CheckpointKind, write
+from ingest.session.client.incoming import IncomingMessages
+from ingest.session.groups.share_records import GroupKey, MemberRecord
+from ingest.session.shard.subscription_records import SubscriptionRecords
 from ingest.session.states import IN_FORCE, OVER, ROUTED, SessionState, step
-from ingest.session.subscription_records import SubscriptionRecords
 from ingest.session.subscriptions import ClientSubscription
 from mqlake.errors import LogError
-from mqlake.offsets import cut, latest
-from mqlake.progress_records import Outgoing, ProgressRecord
-from mqlake.records import Route
-from mqlake.session_records import (
+from mqlake.records.messages import Route
+from mqlake.records.offsets import cut, latest
+from mqlake.records.progress import Outgoing, ProgressRecord
+from mqlake.records.sessions import (
     OWN_RECORDS_SINCE,
     SessionRecord,
     StoredSubscription,
     exchange_name,
 )
-from mqlake.topics import SHARE_PREFIX, is_system
+from mqlake.topics.names import SHARE_PREFIX, is_system
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ingest.gateway.sessions.save_report import Changes
     from ingest.gateway.sessions.session_context import SessionContext, StoredSession
     from ingest.protocol.packets import Connect
-    from mqlake.shard_records import Key
+    from mqlake.records.shards import Key
 
 
 class ClientSession:
@@ -530,7 +530,7 @@ class ClientSession:
         """Return how far the session has come, for a record that is written now.
 
         Its messages in flight of share groups are in the log before that, see
-        `ingest.session.checkpoint`.
+        `ingest.session.client.checkpoint`.
         """
         if self.shares:
             self.save_member()

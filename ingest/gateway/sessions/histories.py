@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from ingest.gateway.history.catching_up import CatchingUp, Pages, give, match
 from ingest.protocol.reason_codes import SubackReasonCode
-from ingest.session.catch_up import Missed
+from ingest.session.client.catch_up import Missed
 from ingest.session.subscriptions import Subscriptions
 from mqlake.errors import LogError
-from mqlake.progress_records import HistoryRecord
+from mqlake.records.progress import HistoryRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ingest.gateway.sending.sending import Sender
     from ingest.protocol.packets import Subscribe
     from ingest.session.subscriptions import ClientSubscription
-    from mqlake.records import LogRecord
+    from mqlake.records.messages import LogRecord
 
 logger = logging.getLogger(__name__)
 

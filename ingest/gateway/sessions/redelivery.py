@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from ingest.gateway.base.outbound import LOCAL, deliver_copies, read_message
 from mqlake.errors import InvalidRecord
-from mqlake.record_versions import HEADER_MQTT
-from mqlake.records import HEADER_PROPERTIES, Source, mqtt_header
+from mqlake.records.messages import HEADER_PROPERTIES, Source, mqtt_header
+from mqlake.records.versions import HEADER_MQTT
 
 if TYPE_CHECKING:
     from ingest.gateway.base.context import Context

@@ -23,12 +23,12 @@ from ingest.gateway.history.lookup import Lookup, Position, rounds_of
 from ingest.gateway.lake.exchange import TableError
 from ingest.gateway.log.places import Places
 from ingest.gateway.sending.sender_context import OutgoingMessage
-from ingest.session.fallen_behind import first_unread
-from ingest.session.outgoing import Exchange
+from ingest.session.client.fallen_behind import first_unread
+from ingest.session.client.outgoing import Exchange
 from mqlake.errors import InvalidRecord, LogError
-from mqlake.matching import filter_matches
-from mqlake.offsets import advance, latest
-from mqlake.topics import split_shared
+from mqlake.records.offsets import advance, latest
+from mqlake.topics.matching import filter_matches
+from mqlake.topics.names import split_shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from ingest.gateway.sessions.client_session import ClientSession
     from ingest.gateway.sessions.session_context import StoredSession
     from ingest.gateway.sessions.slow_clients import SlowClients
-    from mqlake.progress_records import Outgoing as StoredOutgoing
-    from mqlake.records import LogRecord
+    from mqlake.records.messages import LogRecord
+    from mqlake.records.progress import Outgoing as StoredOutgoing
 
 logger = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ingest.session.subscription_records import SubscriptionRecords
+    from ingest.session.shard.subscription_records import SubscriptionRecords
     from mqlake.errors import LogError
-    from mqlake.session_records import StoredSubscription
+    from mqlake.records.sessions import StoredSubscription
 
 Changes: TypeAlias = "list[tuple[str, StoredSubscription | None]]"
 """Topic filters with the content of their own records; None: the record is to be removed."""

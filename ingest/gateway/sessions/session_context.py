@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from ingest.gateway.sharing.share_log import ShareLog
     from ingest.session.subscriptions import Subscriptions
     from mqlake.clock import Clock
-    from mqlake.progress_records import ProgressRecord
-    from mqlake.session_records import SessionRecord, StoredSubscription
-    from mqlake.shard_records import Key, Run
+    from mqlake.records.progress import ProgressRecord
+    from mqlake.records.sessions import SessionRecord, StoredSubscription
+    from mqlake.records.shards import Key, Run
 
 
 class StoredSession(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mqlake.offsets import cut, have_reached
+from mqlake.records.offsets import cut, have_reached
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from ingest.session.checkpoint import Before, CheckpointKind, write
-from mqlake.offsets import have_reached
-from mqlake.shard_records import shard_of
+from ingest.session.client.checkpoint import Before, CheckpointKind, write
+from mqlake.records.offsets import have_reached
+from mqlake.records.shards import shard_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ingest.gateway.sending.session_log import SessionLog
     from ingest.gateway.sessions.client_session import ClientSession
     from ingest.gateway.sharing.share_groups import ShareGroups
-    from mqlake.shard_records import Key
+    from mqlake.records.shards import Key
 
 MARKS_SECONDS: Final = 1.0
 """How often it is written how far all sessions have come; nothing is repeated for want of it."""

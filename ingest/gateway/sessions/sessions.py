@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, Final
 from ingest.gateway.sending.progress import ProgressSaver, SessionProgress
 from ingest.gateway.sessions.session_marks import SessionMarks
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
-from ingest.session.acts import CONFIRM, GRANT, LOST, REFUSE, RELEASE, REWRITE, SUBSCRIPTIONS
-from ingest.session.checkpoint import Before, CheckpointKind, write
+from ingest.session.client.checkpoint import Before, CheckpointKind, write
 from ingest.session.holder import Holder
 from ingest.session.holder_host import REASONS, Refusal
+from ingest.session.shard.acts import CONFIRM, GRANT, LOST, REFUSE, RELEASE, REWRITE, SUBSCRIPTIONS
 from ingest.session.states import IN_FORCE, SessionState
-from mqlake.shard_records import ANYBODY
+from mqlake.records.shards import ANYBODY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from ingest.gateway.sharing.share_log import ShareLog
     from ingest.session.holder_host import Grant
     from mqlake.errors import LogError
-    from mqlake.record_versions import Headers
-    from mqlake.shard_records import Key
+    from mqlake.records.shards import Key
+    from mqlake.records.versions import Headers
 
 logger = logging.getLogger(__name__)
 

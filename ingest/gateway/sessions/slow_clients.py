@@ -32,14 +32,14 @@ from ingest.gateway.sessions.histories import (
     HistorySession,
     SubscribeHistory,
 )
-from ingest.session.catch_up import Missed
-from ingest.session.fallen_behind import first_unread, recorded
+from ingest.session.client.catch_up import Missed
+from ingest.session.client.fallen_behind import first_unread, recorded
 from ingest.session.subscriptions import Subscriptions
 from mqlake.errors import InvalidRecord, LogError
-from mqlake.matching import TopicFilterTrie
-from mqlake.offsets import have_reached, latest
-from mqlake.progress_records import HistoryRecord
-from mqlake.topics import is_system, split_shared
+from mqlake.records.offsets import have_reached, latest
+from mqlake.records.progress import HistoryRecord
+from mqlake.topics.matching import TopicFilterTrie
+from mqlake.topics.names import is_system, split_shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from ingest.gateway.log.lease import Lease
     from ingest.gateway.sending.sending import Sender
     from ingest.session.subscriptions import ClientSubscription
-    from mqlake.records import LogRecord
+    from mqlake.records.messages import LogRecord
 
 logger = logging.getLogger(__name__)
 

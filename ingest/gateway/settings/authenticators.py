@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 from pydantic import Discriminator, Field, SecretStr, Tag, model_validator
 
-from mqlake.addresses import is_loopback
 from mqlake.rights.grants import ATTRIBUTE_NAME
 from mqlake.rights.model import RoleName
+from mqlake.security.addresses import is_loopback
 from mqlake.settings import PostgresSettings, SettingsGroup
 
 CREDENTIALS: Final = "credentials"

@@ -18,8 +18,8 @@ from mqlake.settings import (
     TopicLevels,
     TracingSettings,
 )
-from mqlake.sharing import ShareStrategy
-from mqlake.topics import DEFAULT_MAX_LEVELS
+from mqlake.topics.names import DEFAULT_MAX_LEVELS
+from mqlake.topics.sharing import ShareStrategy
 
 
 class GatewaySettings(ProcessSettings):

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal, Self, TypeAlias
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from ingest.protocol.packets import MQTT_3_1, MQTT_3_1_1, MQTT_5_0
-from mqlake.addresses import is_loopback
+from mqlake.security.addresses import is_loopback
 from mqlake.settings import SettingsGroup
 
 Version: TypeAlias = Literal["3.1", "3.1.1", "5.0"]

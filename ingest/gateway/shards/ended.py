@@ -10,8 +10,8 @@ from ingest.gateway.base.drops import DropReason
 if TYPE_CHECKING:
     from ingest.gateway.base.context import Context
     from ingest.gateway.sharing.share_log import ShareLog
-    from ingest.session.effects import SessionEnded as EndedSession
-    from ingest.session.share_records import GroupKey
+    from ingest.session.groups.share_records import GroupKey
+    from ingest.session.shard.effects import SessionEnded as EndedSession
 
 logger = logging.getLogger(__name__)
 

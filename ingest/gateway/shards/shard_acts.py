@@ -1,4 +1,4 @@
-"""Performs the effects of a shard owner's acts (`ingest.session.acts`)."""
+"""Performs the effects of a shard owner's acts (`ingest.session.shard.acts`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ingest.session.effects import (
+from ingest.session.groups.share_acts import GroupEnded, Withdraw
+from ingest.session.shard.effects import (
     AppendRecords,
     Effect,
     EndOffsets,
@@ -22,22 +23,21 @@ from ingest.session.effects import (
     Tell,
     discard,
 )
-from ingest.session.share_acts import GroupEnded, Withdraw
 from mqlake.errors import LogError
-from mqlake.records import CONTROL_KEY_PREFIX, SESSIONS, delivery_topic
+from mqlake.records.messages import CONTROL_KEY_PREFIX, SESSIONS, delivery_topic
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 
     from ingest.gateway.log.lease import Lease
-    from ingest.session.effects import Search, Work
+    from ingest.session.groups.share_acts import Deliveries
+    from ingest.session.groups.share_records import GroupKey
     from ingest.session.ownership import Shard
-    from ingest.session.share_acts import Deliveries
-    from ingest.session.share_records import GroupKey
+    from ingest.session.shard.effects import Search, Work
     from mqlake.log.contract import LogWriter
-    from mqlake.progress_records import ProgressRecord
-    from mqlake.session_records import SessionRecord
-    from mqlake.shard_records import Key
+    from mqlake.records.progress import ProgressRecord
+    from mqlake.records.sessions import SessionRecord
+    from mqlake.records.shards import Key
 
 logger = logging.getLogger(__name__)
 

@@ -19,11 +19,11 @@ from ingest.gateway.shards.shard_acts import ShardActs
 from ingest.gateway.store.shards import SqliteShardStore
 from ingest.session.ownership import Shard
 from ingest.session.placement import place
-from ingest.session.taken_sessions import NOBODY_IS_FREE, FreeSessions
+from ingest.session.shard.taken_sessions import NOBODY_IS_FREE, FreeSessions
 from mqlake.errors import InvalidRecord, LogError, NewerRecord
 from mqlake.log.contract import BEGINNING, LogWriter
-from mqlake.records import SESSIONS, LogRecord
-from mqlake.shard_records import CLAIM, OWNER_KEY, Key, Run, encode_run, shard_of, stamp_headers
+from mqlake.records.messages import SESSIONS, LogRecord
+from mqlake.records.shards import CLAIM, OWNER_KEY, Key, Run, encode_run, shard_of, stamp_headers
 
 if TYPE_CHECKING:
     from ingest.gateway.log.lease import Lease

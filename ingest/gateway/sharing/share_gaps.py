@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from ingest.gateway.base.drops import DropReason
 from ingest.gateway.history.gaps import Gap
-from ingest.session.catch_up import UNBOUNDED, Missed
+from ingest.session.client.catch_up import UNBOUNDED, Missed
 from mqlake.errors import LogError
-from mqlake.offsets import at, latest
+from mqlake.records.offsets import at, latest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """Share groups over all gateways: each message to one member, wherever it is, and none forgotten.
 
 A gateway with members of a group has a membership in it, which joins, leaves and takes over as the
-owner of the group's shard tells it (`ingest.session.share_groups`, `share_membership`). Decisions
-of these are performed by `share_runner.py`; members' messages go through the membership
+owner of the group's shard tells it (`ingest.session.groups.share_groups`, `share_membership`).
+Decisions of these are performed by `share_runner.py`; members' messages go through the membership
 (`share_membership.py`).
 """
 
@@ -19,12 +19,17 @@ from ingest.gateway.sharing.share_reading import ShareReader
 from ingest.gateway.sharing.share_redelivery import ShareRedelivery
 from ingest.gateway.sharing.share_runner import MembershipRunner
 from ingest.gateway.sharing.share_saving import MembershipSaver
-from ingest.session.share_acts import BEGIN, GO, KEPT, LOST, TAKE_OVER, TAKEN_OVER
-from ingest.session.share_membership import JoinStart
-from ingest.session.share_records import GroupKey, MembershipState, decode_membership, group_shard
+from ingest.session.groups.share_acts import BEGIN, GO, KEPT, LOST, TAKE_OVER, TAKEN_OVER
+from ingest.session.groups.share_membership import JoinStart
+from ingest.session.groups.share_records import (
+    GroupKey,
+    MembershipState,
+    decode_membership,
+    group_shard,
+)
 from ingest.session.subscriptions import Copy
 from mqlake.errors import InvalidRecord
-from mqlake.offsets import earliest
+from mqlake.records.offsets import earliest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -42,9 +47,9 @@ if TYPE_CHECKING:
     from ingest.gateway.sharing.share_log import ShareLog
     from ingest.gateway.sharing.share_settling import MissedDeliveries, ShareSettler
     from ingest.session.subscriptions import Subscriptions
-    from mqlake.progress_records import ProgressRecord
-    from mqlake.records import Route
-    from mqlake.shard_records import Key
+    from mqlake.records.messages import Route
+    from mqlake.records.progress import ProgressRecord
+    from mqlake.records.shards import Key
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ingest.gateway.base.reports import Reports
 from ingest.gateway.log.keyed_writer import KeyedWriter
-from ingest.session.share_records import (
+from ingest.session.groups.share_records import (
     GroupKey,
     MembershipRecord,
     encode_member,
@@ -21,15 +21,15 @@ from ingest.session.share_records import (
     member_key,
     membership_key,
 )
-from mqlake.records import SESSIONS
-from mqlake.shard_records import Key, Run, stamp_headers
+from mqlake.records.messages import SESSIONS
+from mqlake.records.shards import Key, Run, stamp_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from ingest.gateway.base.ending import Ending
     from ingest.gateway.log.lease import Lease
-    from ingest.session.share_records import MemberRecord
+    from ingest.session.groups.share_records import MemberRecord
     from mqlake.errors import LogError
     from mqlake.log.contract import LogWriter
 

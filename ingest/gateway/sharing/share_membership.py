@@ -8,13 +8,18 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.base.drops import DropReason
-from ingest.session.open_work import OpenWork, Position
-from ingest.session.share_membership import GroupMembership
-from ingest.session.share_records import GroupKey, MembershipRecord, MembershipState, ShareGap
+from ingest.session.groups.open_work import OpenWork, Position
+from ingest.session.groups.share_membership import GroupMembership
+from ingest.session.groups.share_records import (
+    GroupKey,
+    MembershipRecord,
+    MembershipState,
+    ShareGap,
+)
 from ingest.session.subscriptions import ANY_MEMBER, ClientSubscription
-from mqlake.offsets import advance, at, latest
-from mqlake.records import Route
-from mqlake.topics import split_shared
+from mqlake.records.messages import Route
+from mqlake.records.offsets import advance, at, latest
+from mqlake.topics.names import split_shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -23,8 +28,8 @@ if TYPE_CHECKING:
     from ingest.gateway.base.outbound import OutboundMessage
     from ingest.gateway.log.delivered import Delivered
     from ingest.gateway.sending.sending import Sender
-    from ingest.session.share_choices import Chosen
-    from ingest.session.share_routes import RoutesThen
+    from ingest.session.groups.share_choices import Chosen
+    from ingest.session.groups.share_routes import RoutesThen
     from ingest.session.subscriptions import Copy, Subscriptions
 
 NOT_KNOWN: Final = 2**63

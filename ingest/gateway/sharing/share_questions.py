@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ingest.gateway.sharing.share_log import ShareLog
     from ingest.gateway.sharing.share_membership import ShareMembership
     from ingest.gateway.sharing.share_saving import MembershipSaver
-    from ingest.session.share_records import GroupKey
+    from ingest.session.groups.share_records import GroupKey
 
 ASK_AGAIN_SECONDS: Final = 1.0
 """After so long without an answer a membership asks again."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from ingest.gateway.base.outbound import LOCAL
 from ingest.gateway.sharing.share_membership import ShareMembership
-from ingest.session.open_work import OpenWork
-from ingest.session.share_records import GroupKey, MembershipRecord, MembershipState
+from ingest.session.groups.open_work import OpenWork
+from ingest.session.groups.share_records import GroupKey, MembershipRecord, MembershipState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from ingest.gateway.base.context import Context
     from ingest.gateway.sending.sender_context import OutgoingMessage
     from ingest.gateway.sharing.share_log import ShareLog
-    from mqlake.progress_records import ProgressRecord
-    from mqlake.shard_records import Key
+    from mqlake.records.progress import ProgressRecord
+    from mqlake.records.shards import Key
 
 
 class ShareRedelivery:

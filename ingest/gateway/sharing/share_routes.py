@@ -5,20 +5,26 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from ingest.session.share_routes import RoutesThen
+from ingest.session.groups.share_routes import RoutesThen
 from mqlake.errors import InvalidRecord
-from mqlake.offsets import at
-from mqlake.records import HEADER_SOURCE, ROUTES, ROUTES_IN_FORCE, decode_route_key, decode_source
-from mqlake.sharing import decode_weight
+from mqlake.records.messages import (
+    HEADER_SOURCE,
+    ROUTES,
+    ROUTES_IN_FORCE,
+    decode_route_key,
+    decode_source,
+)
+from mqlake.records.offsets import at
+from mqlake.topics.sharing import decode_weight
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ingest.gateway.base.context import Context
     from ingest.gateway.log.ends import Ends
-    from ingest.session.share_records import GroupKey
+    from ingest.session.groups.share_records import GroupKey
     from mqlake.log.contract import LogRangeReader
-    from mqlake.records import LogRecord
+    from mqlake.records.messages import LogRecord
 
 NOTES_AT_ONCE: Final = 10_000
 """Notes that are read at first, from the end of their log topic; then four times as many."""

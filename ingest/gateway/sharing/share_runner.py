@@ -1,4 +1,4 @@
-"""Performs the effects of a membership in a share group (`ingest.session.share_membership`)."""
+"""Performs the effects of a membership in a share group (`session.groups.share_membership`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.sharing.share_membership import NOT_KNOWN
 from ingest.gateway.sharing.share_questions import ASK_AGAIN_SECONDS
-from ingest.session.share_membership import (
+from ingest.session.groups.share_membership import (
     Announce,
     AskToBegin,
     AskToGo,
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from ingest.gateway.sharing.share_log import ShareLog
     from ingest.gateway.sharing.share_membership import ShareMembership
     from ingest.gateway.sharing.share_saving import MembershipSaver
-    from ingest.session.effects import Effect
-    from mqlake.records import Route
+    from ingest.session.shard.effects import Effect
+    from mqlake.records.messages import Route
 
 RETRY_SECONDS: Final = 0.2
 

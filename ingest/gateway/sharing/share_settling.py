@@ -13,12 +13,11 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ingest.session.share_acts import Deliveries, Given, GoneDeliveries
-from ingest.session.share_records import GroupKey
-from ingest.session.share_routes import RoutesThen
+from ingest.session.groups.share_acts import Deliveries, Given, GoneDeliveries
+from ingest.session.groups.share_records import GroupKey
+from ingest.session.groups.share_routes import RoutesThen
 from mqlake.errors import InvalidRecord
-from mqlake.record_versions import HEADER_MQTT, VERSION_HEADER, Headers
-from mqlake.records import (
+from mqlake.records.messages import (
     BARRIER_KEY_PREFIX,
     CONTROL_KEY_PREFIX,
     FLAG_QOS,
@@ -34,6 +33,7 @@ from mqlake.records import (
     delivery_topic,
     route_key,
 )
+from mqlake.records.versions import HEADER_MQTT, VERSION_HEADER, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from ingest.gateway.log.ends import Ends
     from ingest.gateway.log.partitions import Partitions
     from ingest.gateway.sharing.share_routes import ShareRoutes
-    from ingest.session.share_acts import Withdraw
+    from ingest.session.groups.share_acts import Withdraw
     from mqlake.log.contract import LogAccess
-    from mqlake.records import LogRecord
+    from mqlake.records.messages import LogRecord
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """The retained messages of all tenants by shard, in topic order, on the gateway's disk.
 
 A topic's messages are all in one shard; the last of them has the greatest rank
-(`mqlake.retained_records`).
+(`mqlake.records.retained`).
 """
 
 from collections.abc import Iterable

@@ -7,7 +7,7 @@ than `/` stand between `a/b` itself and them: `a/b`, `a/b!`, `a/b/c`, `a/b0`.
 
 from typing import Final
 
-from mqlake.topics import SEPARATOR
+from mqlake.topics.names import SEPARATOR
 
 _AFTER_SEPARATOR: Final = chr(ord(SEPARATOR) + 1)
 _AFTER_DOLLAR: Final = chr(ord("$") + 1)

@@ -13,13 +13,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from ingest.session.entries import ShardEntry, absent_subscriptions
-from ingest.session.stored_subscriptions import SubscriptionRow
-from mqlake.shard_records import Claim, Run
+from ingest.session.shard.entries import ShardEntry, absent_subscriptions
+from ingest.session.shard.stored_subscriptions import SubscriptionRow
+from mqlake.records.shards import Claim, Run
 
 if TYPE_CHECKING:
     from ingest.gateway.store.database import Database
-    from mqlake.shard_records import Key
+    from mqlake.records.shards import Key
 
 _SCHEMA: Final = """
 DROP TABLE IF EXISTS clients_{0};
@@ -182,7 +182,7 @@ class _Statements:
 
 
 class SqliteShardStore:
-    """One shard's part of the database. Keeps `ingest.session.entries.ShardStore`.
+    """One shard's part of the database. Keeps `ingest.session.shard.entries.ShardStore`.
 
     Args:
         database: Database of the gateway.

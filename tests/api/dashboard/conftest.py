@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Route
 
 from api.live.metrics import MetricsSource, MetricsTicker
 from launcher.ports import free_ports
-from launcher.testing import LocalSystem, await_condition
+from launcher.testing.systems import LocalSystem, await_condition
 from mqlake.clock import SystemClock
 from tests.api.conftest import Api, memory_api
 from tests.api.test_api import TOKEN

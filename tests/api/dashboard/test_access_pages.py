@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Browser, Route, expect
 
 from api.relations.views import view_columns
-from mqlake.tables import AUDIT_LOG
+from mqlake.tables.catalogue import AUDIT_LOG
 from tests.api.dashboard.conftest import PAGES, Served, page_of
 from tests.api.test_access import bearer
 from tests.api.test_api import TOKEN

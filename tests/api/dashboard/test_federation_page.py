@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from mqlake.heartbeat import write_heartbeat
+from mqlake.processes.heartbeat import write_heartbeat
 from tests.api.dashboard.conftest import page_of, served_api
 from tests.api.test_federation import figures
 from tests.integration.dashboard.browser import NARROW, running_browser

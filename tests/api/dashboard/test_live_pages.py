@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 from playwright.sync_api import expect
 
-from launcher.testing import await_condition
+from launcher.testing.systems import await_condition
 from tests.api.dashboard.conftest import Served
 from tests.api.live.records import message
 from tests.api.live.test_feeds import output

@@ -7,9 +7,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Browser, Route, expect
 
-from api.jobs import Job
+from api.jobs.jobs import Job
 from api.routes.retained import RetainedMessageView
-from launcher.testing import await_condition
+from launcher.testing.systems import await_condition
 from mqlake.errors import OperationalError
 from tests.api.dashboard.conftest import Served, page_of
 from tests.integration.dashboard.browser import Dashboard, fact

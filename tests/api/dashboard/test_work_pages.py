@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from api.jobs import Job, Jobs
+from api.jobs.jobs import Job, Jobs
 from api.tracing.views import Trace
-from launcher.testing import await_condition
-from mqlake.reference_records import decode_reference_request
+from launcher.testing.systems import await_condition
+from mqlake.records.references import decode_reference_request
 from tests.api.dashboard.conftest import Served
 from tests.api.test_references import answer
 from tests.api.test_schemas import AVRO, OTHER

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from api.messages import MessageMaker
+from api.messages.messages import MessageMaker
 from mqlake.clock import SystemClock
 
 _MAKER = MessageMaker("local", 0, SystemClock())

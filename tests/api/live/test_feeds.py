@@ -8,7 +8,7 @@ from api.live.messages import MessageFeed, message_event
 from api.live.outputs import OutputFeed, output_event
 from api.live.stream import LiveStream, Room
 from api.live.topics import MAX_KEPT_BYTES, RecentTopics
-from mqlake.output_records import Output, Position, output_headers, rule_record_key
+from mqlake.records.outputs import Output, Position, output_headers, rule_record_key
 from tests.api.live.records import FakeRecord, message
 
 

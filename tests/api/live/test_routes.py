@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from api.authentication import COOKIE
+from api.entrance.authentication import COOKIE
 from api.live.readers import MAX_READERS, MAX_READERS_OF_ONE
-from launcher.testing import await_condition
+from launcher.testing.systems import await_condition
 from tests.api.conftest import AUTHORIZED, Api, MemoryMessageFeed, memory_api
 from tests.api.live.records import message
 from tests.api.live.websocket import Refused, Socket

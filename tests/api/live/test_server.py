@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Event, Request, TextMessage
 
-from launcher.testing import await_condition
-from mqlake.status import read_state
+from launcher.testing.systems import await_condition
+from mqlake.processes.status import read_state
 from tests.api.conftest import Api, api
 from tests.api.live.records import message
 from tests.api.test_api import TOKEN

@@ -12,7 +12,7 @@ from api.sql.checking import check
 from api.sql.confining import MOST_CHARACTERS
 from api.sql.errors import QueryError
 from api.sql.usage import usage_select
-from mqlake.rule_tables import rule_table
+from mqlake.records.rule_tables import rule_table
 from tests.cases import case
 
 HOSTILE = [

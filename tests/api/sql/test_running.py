@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from api.spark import Cancelled, OutOfMemory, SparkAway, SparkEnded
+from api.spark.connect import Cancelled, OutOfMemory, SparkAway, SparkEnded
 from api.sql.brake import EndsSparkError
 from api.sql.checking import check
 from api.sql.errors import QueryMemoryError, QueryTimeoutError
@@ -16,7 +16,7 @@ from api.sql.results import Result
 from api.sql.room import NoRoomError
 from api.sql.running import QueryLimits, QueryRunner, readable
 from mqlake.errors import MqlakeError
-from mqlake.rule_tables import rule_table
+from mqlake.records.rule_tables import rule_table
 from tests.api.sql.for_spark import NoFiles
 
 GREEDY = "SELECT 'greedy' AS who"
@@ -70,7 +70,7 @@ class MadeUpSpark:
 
 
 class Session:
-    """A session of it, as `api.spark.Spark` is one."""
+    """A session of it, as `api.spark.connect.Spark` is one."""
 
     def __init__(self, spark: MadeUpSpark) -> None:
         self._spark = spark

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from api.spark import SparkAway
+from api.spark.connect import SparkAway
 from api.sql.warming import WarmUp
-from launcher.testing import await_condition
+from launcher.testing.systems import await_condition
 
 SECONDS = 20.0
 

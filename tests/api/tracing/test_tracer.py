@@ -8,19 +8,11 @@ from typing import Any
 import pytest
 
 from api.access.callers import Caller
-from api.following import Followed
+from api.log.following import Followed
 from api.tracing.tables import TraceTables
 from api.tracing.tracer import MessageTracer
 from api.tracing.views import Trace
-from mqlake.output_records import (
-    DeadLetter,
-    Output,
-    Position,
-    dead_letter_headers,
-    output_headers,
-    rule_record_key,
-)
-from mqlake.records import (
+from mqlake.records.messages import (
     DEAD_LETTERS,
     EVENTS,
     HEADER_ID,
@@ -36,7 +28,16 @@ from mqlake.records import (
     message_headers,
     message_key,
 )
-from mqlake.rule_records import (
+from mqlake.records.outputs import (
+    DeadLetter,
+    Output,
+    Position,
+    dead_letter_headers,
+    output_headers,
+    rule_record_key,
+)
+from mqlake.records.rule_tables import rule_table
+from mqlake.records.rules import (
     Activation,
     OffsetRange,
     RulesKey,
@@ -44,7 +45,6 @@ from mqlake.rule_records import (
     encode_activation,
     rules_key,
 )
-from mqlake.rule_tables import rule_table
 from rules.model import ActionSpec, Rule
 from rules.runner.checkpoint import Checkpoint, ReadPosition, encode_checkpoint
 from tests.api.conftest import Api, progress, subscription

@@ -15,10 +15,10 @@ from ingest.balancer.control_socket import ControlSocket
 from ingest.balancer.loads_file import LoadsFile
 from ingest.balancer.metrics import add_metrics
 from ingest.balancer.state_file import load_state
-from mqlake.control_socket import ask_balancer
 from mqlake.errors import OperationalError
 from mqlake.metrics.families import Families
 from mqlake.metrics.names import BALANCER
+from mqlake.processes.control_socket import ask_balancer
 from tests.ingest.balancer.harness import (
     Haproxy,
     System,

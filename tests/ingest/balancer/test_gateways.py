@@ -17,7 +17,7 @@ from ingest.protocol.packets import Connack
 from mqlake.clock import ManualClock
 from mqlake.log.contract import LogAccess
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
-from mqlake.records import GATEWAYS, VERSION_KEY
+from mqlake.records.messages import GATEWAYS, VERSION_KEY
 from tests.ingest.balancer.harness import (
     Haproxy,
     System,

@@ -28,7 +28,7 @@ from ingest.balancer.loads import read_expected
 from ingest.balancer.settings import BalancerSettings, HistorySettings
 from ingest.balancer.talks import key_of
 from mqlake.clock import ManualClock, SystemClock
-from mqlake.status import STATE_FILE
+from mqlake.processes.status import STATE_FILE
 from tests.api.test_api import write_state
 from tests.ingest.balancer.harness import quick_settings, until
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ingest.balancer.placement import bounds_of, bucket_of, place_buckets
 from ingest.session.placement import place
-from mqlake.shard_records import shard_of
+from mqlake.records.shards import shard_of
 
 SHARDS = 16
 BUCKETS = 256

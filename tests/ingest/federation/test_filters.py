@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.federation.filters import covers, disjoint, join, meet, summarise, uncovered
-from mqlake.matching import filter_matches
+from mqlake.topics.matching import filter_matches
 
 NAMES = ["/".join(levels) for n in (1, 2, 3, 4) for levels in product("ab", repeat=n)]
 FILTERS = st.lists(st.sampled_from(["a", "b", "+", "#"]), min_size=1, max_size=4).map(

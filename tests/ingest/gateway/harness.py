@@ -50,9 +50,8 @@ from mqlake.clock import Clock, SystemClock
 from mqlake.errors import LogError
 from mqlake.log.contract import BEGINNING, LogAccess
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
-from mqlake.matching import TopicFilterTrie, filter_matches
-from mqlake.record_versions import HEADER_MQTT, RECORD_VERSION, Headers
-from mqlake.records import (
+from mqlake.processes.tracing import Tracer
+from mqlake.records.messages import (
     BARRIER_KEY_PREFIX,
     EVENTS,
     FLAG_UNSHARED,
@@ -82,10 +81,11 @@ from mqlake.records import (
     groups_of,
     is_retained,
 )
-from mqlake.session_records import SessionRecord
-from mqlake.sharing import ShareWeight, choose_gateway, decode_weight
-from mqlake.topics import split_shared
-from mqlake.tracing import Tracer
+from mqlake.records.sessions import SessionRecord
+from mqlake.records.versions import HEADER_MQTT, RECORD_VERSION, Headers
+from mqlake.topics.matching import TopicFilterTrie, filter_matches
+from mqlake.topics.names import split_shared
+from mqlake.topics.sharing import ShareWeight, choose_gateway, decode_weight
 from tests.waiting import turns as turns
 from tests.waiting import until as until
 

@@ -6,9 +6,9 @@ import pytest
 from ingest.gateway.log.partitions import Partitions, count_partitions
 from ingest.gateway.process.app import within_open_files
 from ingest.gateway.settings.gateway import GatewaySettings
-from mqlake.growth import Growth, encode_growth
+from mqlake.log.growth import Growth, encode_growth
 from mqlake.log.memory import MemoryLog, MemoryLogReader
-from mqlake.records import GATEWAYS, GROWTH_KEY, INBOUND, OUTPUTS, SESSIONS
+from mqlake.records.messages import GATEWAYS, GROWTH_KEY, INBOUND, OUTPUTS, SESSIONS
 
 
 def test_connections_leave_open_files_for_the_log(caplog: pytest.LogCaptureFixture) -> None:

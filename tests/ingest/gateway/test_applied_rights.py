@@ -12,11 +12,11 @@ from ingest.protocol.reason_codes import (
     PubackReasonCode,
     SubackReasonCode,
 )
-from mqlake.credentials import make_verifier, set_user
 from mqlake.errors import InvalidRecord
 from mqlake.log.memory import MemoryLog, MemoryLogWriter
-from mqlake.records import GATEWAYS, RIGHTS_KEY
+from mqlake.records.messages import GATEWAYS, RIGHTS_KEY
 from mqlake.rights.applied import AppliedRights, encode_rights
+from mqlake.security.credentials import make_verifier, set_user
 from tests.ingest.gateway.harness import NAME, Client, Harness, new_log, running_gateway, until
 from tests.ingest.gateway.test_rights import ask, dropped
 

@@ -45,14 +45,14 @@ from ingest.protocol.reason_codes import (
     ConnackReasonCode,
     DisconnectReasonCode,
 )
-from mqlake.argon2_verifiers import CheckWork, make_argon2_verifier
-from mqlake.audit_records import AUDIT_EVENT
 from mqlake.clock import ManualClock, SystemClock
-from mqlake.credentials import CredentialsError, make_verifier, remove_user, set_user
 from mqlake.errors import OperationalError
 from mqlake.log.contract import LogAccess
 from mqlake.log.memory import MemoryLogReader, MemoryLogWriter, MemoryRangeReader
-from mqlake.records import HEADER_USERNAME
+from mqlake.records.audit import AUDIT_EVENT
+from mqlake.records.messages import HEADER_USERNAME
+from mqlake.security.argon2_verifiers import CheckWork, make_argon2_verifier
+from mqlake.security.credentials import CredentialsError, make_verifier, remove_user, set_user
 from tests.ingest.gateway.harness import Client, Harness, free_port, new_log, running_gateway, until
 
 pytestmark = pytest.mark.anyio

@@ -11,9 +11,9 @@ from ingest.protocol.packets import Connack, Connect
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
 from mqlake.bans import BansError, KeptBan, ban_id_of, ban_key, decode_ban, encode_ban
 from mqlake.clock import ManualClock
-from mqlake.credentials import make_verifier, set_user
 from mqlake.log.memory import MemoryLog, MemoryLogWriter
-from mqlake.records import GATEWAYS
+from mqlake.records.messages import GATEWAYS
+from mqlake.security.credentials import make_verifier, set_user
 from tests.ingest.gateway.harness import NAME, Client, Harness, new_log, running_gateway, until
 from tests.ingest.gateway.test_survival import FIRST, SECOND, site
 

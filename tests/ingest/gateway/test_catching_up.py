@@ -10,10 +10,10 @@ import pytest
 from ingest.gateway.history.catching_up import MOST_FILTERS, CatchingUp, Pages
 from ingest.gateway.lake.exchange import HistoryPage, TableError
 from ingest.gateway.log.partitions import Partitions
-from ingest.session.catch_up import Missed
+from ingest.session.client.catch_up import Missed
 from mqlake.log.memory import MemoryLog, MemoryRangeReader
-from mqlake.matching import filter_matches
-from mqlake.records import INBOUND, LogRecord, message_key
+from mqlake.records.messages import INBOUND, LogRecord, message_key
+from mqlake.topics.matching import filter_matches
 from tests.ingest.simulations import simulations_wanted
 
 pytestmark = pytest.mark.anyio

@@ -14,8 +14,8 @@ from ingest.gateway.settings.gateway import GatewaySettings
 from ingest.protocol.packets import Connack, Connect
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
 from mqlake.clock import ManualClock
-from mqlake.credentials import make_verifier, set_user
 from mqlake.errors import SettingsError
+from mqlake.security.credentials import make_verifier, set_user
 from mqlake.settings import load
 from tests.ingest.gateway.harness import Client, Harness, free_port, running_gateway, until
 

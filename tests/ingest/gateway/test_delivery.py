@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 
 from ingest.protocol.packets import Publish
-from mqlake.growth import MOST_PARTITIONS
-from mqlake.records import ROUTES, Barrier, LogRecord, barrier_key, mqtt_header
+from mqlake.log.growth import MOST_PARTITIONS
+from mqlake.records.messages import ROUTES, Barrier, LogRecord, barrier_key, mqtt_header
 from tests.ingest.gateway.harness import (
     PARTITIONS,
     Client,

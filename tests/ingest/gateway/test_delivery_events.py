@@ -16,8 +16,8 @@ from ingest.protocol.properties import NO_PROPERTIES
 from ingest.protocol.reason_codes import PubackReasonCode
 from mqlake.clock import ManualClock
 from mqlake.log.memory import MemoryLogReader, MemoryLogWriter
-from mqlake.records import EVENTS, INBOUND, RULES, Message, message_headers, message_key
-from mqlake.rule_records import (
+from mqlake.records.messages import EVENTS, INBOUND, RULES, Message, message_headers, message_key
+from mqlake.records.rules import (
     Activation,
     OffsetRange,
     RulesKey,

@@ -8,7 +8,7 @@ import pytest
 
 from ingest.protocol.packets import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
-from mqlake.records import CONTROL_KEY_PREFIX, GATEWAYS, VERSION_KEY
+from mqlake.records.messages import CONTROL_KEY_PREFIX, GATEWAYS, VERSION_KEY
 from tests.ingest.gateway.harness import Client, Harness, is_read, running_gateway, turns, until
 from tests.ingest.gateway.test_survival import FIRST, NEVER, SECOND, publish, resume, site
 

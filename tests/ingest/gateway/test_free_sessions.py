@@ -7,10 +7,10 @@ import pytest
 
 from ingest.protocol.packets import Connack, Connect
 from ingest.protocol.reason_codes import DisconnectReasonCode
-from ingest.session.subscription_records import MOST_IN_SESSION
+from ingest.session.shard.subscription_records import MOST_IN_SESSION
 from mqlake.clock import ManualClock
-from mqlake.records import SESSIONS
-from mqlake.shard_records import claim_key
+from mqlake.records.messages import SESSIONS
+from mqlake.records.shards import claim_key
 from tests.ingest.gateway.harness import SHARDS, Client, Harness, running_gateway, until
 from tests.ingest.gateway.test_many_subscriptions import use_records
 from tests.ingest.gateway.test_survival import (

@@ -19,7 +19,7 @@ import pytest
 from ingest.protocol.encoder import encode
 from ingest.protocol.fixed_header import Role
 from ingest.protocol.packets import Connect, Disconnect
-from mqlake.records import (
+from mqlake.records.messages import (
     EVENTS,
     GATEWAYS,
     INBOUND,

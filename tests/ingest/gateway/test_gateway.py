@@ -18,7 +18,7 @@ from ingest.protocol.packets import Disconnect, Puback, Publish, Will
 from ingest.protocol.reason_codes import DisconnectReasonCode
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError, OperationalError
-from mqlake.records import (
+from mqlake.records.messages import (
     BARRIER_KEY_PREFIX,
     GATEWAYS,
     ROUTES,

@@ -12,12 +12,12 @@ import pytest
 
 from ingest.gateway.peers.peers import Peers
 from ingest.protocol.packets import Publish
-from mqlake.gateway_heartbeat import GatewayHeartbeat
-from mqlake.growth import Growth, GrowthStep, encode_growth
 from mqlake.log.contract import Missing, RangeConsumer
+from mqlake.log.growth import Growth, GrowthStep, encode_growth
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
 from mqlake.log.partitioning import partition_of
-from mqlake.records import GATEWAYS, GROWTH_KEY, INBOUND, message_key
+from mqlake.records.gateway_heartbeat import GatewayHeartbeat
+from mqlake.records.messages import GATEWAYS, GROWTH_KEY, INBOUND, message_key
 from tests.ingest.gateway.harness import (
     PARTITIONS,
     Client,

@@ -23,8 +23,8 @@ from ingest.protocol.packets import (
 from ingest.protocol.properties import Properties
 from ingest.protocol.reason_codes import SubackReasonCode
 from mqlake.log.memory import MemoryLog
-from mqlake.records import EVENTS, INBOUND, Message, message_headers, message_key
-from mqlake.tables import MESSAGES
+from mqlake.records.messages import EVENTS, INBOUND, Message, message_headers, message_key
+from mqlake.tables.catalogue import MESSAGES
 from tests.ingest.gateway.harness import (
     Client,
     Harness,

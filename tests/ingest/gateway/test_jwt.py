@@ -14,10 +14,10 @@ from ingest.protocol.packets import Connack, Connect, Suback, Subscribe, Subscri
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode, SubackReasonCode
 from mqlake.bans import KeptBan, ban_key, encode_ban
 from mqlake.clock import ManualClock
-from mqlake.credentials import make_verifier, set_user
 from mqlake.errors import SettingsError
 from mqlake.log.memory import MemoryLogWriter
-from mqlake.records import GATEWAYS
+from mqlake.records.messages import GATEWAYS
+from mqlake.security.credentials import make_verifier, set_user
 from mqlake.settings import load
 from tests.ingest.gateway.authentication.signing import AUDIENCE, ISSUER, SECRET, token
 from tests.ingest.gateway.harness import Client, Harness, running_gateway, until

@@ -8,8 +8,8 @@ import pytest
 from ingest.gateway.routing import late_routes
 from mqlake.errors import LogError
 from mqlake.log.memory import MemoryLog
-from mqlake.record_versions import VERSION_HEADER, Headers
-from mqlake.records import HEADER_SINCE, ROUTES, LogRecord, Route, route_headers, route_key
+from mqlake.records.messages import HEADER_SINCE, ROUTES, LogRecord, Route, route_headers, route_key
+from mqlake.records.versions import VERSION_HEADER, Headers
 from tests.ingest.gateway.harness import (
     NAME,
     Client,

@@ -5,8 +5,8 @@ import pytest
 from ingest.gateway.load.latency import SAMPLES, GatewayLatencies, Sampler
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
-from mqlake.latency import ACCEPT, BOUNDS_MS, CLASSES, DELIVER, ROUTE, STAGES
-from mqlake.records import GATEWAYS, VERSION_KEY
+from mqlake.processes.latency import ACCEPT, BOUNDS_MS, CLASSES, DELIVER, ROUTE, STAGES
+from mqlake.records.messages import GATEWAYS, VERSION_KEY
 from tests.ingest.gateway.harness import Client, running_gateway, until
 
 

@@ -31,8 +31,8 @@ from ingest.protocol.reason_codes import (
     DisconnectReasonCode,
     SubackReasonCode,
 )
-from mqlake.credentials import make_verifier, set_user
 from mqlake.errors import SettingsError
+from mqlake.security.credentials import make_verifier, set_user
 from mqlake.settings import load
 from tests.ingest.gateway.harness import Client, Harness, free_port, is_read, running_gateway, until
 from tests.mqlake.event_loop import SteppedLoop

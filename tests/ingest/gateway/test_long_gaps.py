@@ -21,8 +21,8 @@ from ingest.protocol.packets import (
 )
 from ingest.protocol.reason_codes import SubackReasonCode
 from mqlake.log.memory import MemoryLog
-from mqlake.records import INBOUND, decode_message
-from mqlake.tables import MESSAGES
+from mqlake.records.messages import INBOUND, decode_message
+from mqlake.tables.catalogue import MESSAGES
 from tests.ingest.gateway.harness import Client, Harness, new_log, running_gateway, until
 from tests.ingest.gateway.lake.tables import append, row_of
 

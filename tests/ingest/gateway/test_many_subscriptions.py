@@ -9,16 +9,16 @@ import pytest
 from ingest.gateway.sessions import client_session
 from ingest.protocol.packets import Disconnect, Suback, Subscribe, Subscription, Unsubscribe
 from ingest.protocol.properties import Properties
-from ingest.session.subscription_records import MOST_IN_SESSION
+from ingest.session.shard.subscription_records import MOST_IN_SESSION
 from mqlake.log.memory import MemoryLog
-from mqlake.record_versions import RECORD_VERSION
-from mqlake.records import SESSIONS
-from mqlake.session_records import (
+from mqlake.records.messages import SESSIONS
+from mqlake.records.sessions import (
     decode_session,
     decode_subscription_record,
     session_key,
     subscription_key,
 )
+from mqlake.records.versions import RECORD_VERSION
 from tests.ingest.gateway.harness import (
     Client,
     Harness,

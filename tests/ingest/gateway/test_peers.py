@@ -9,11 +9,11 @@ from ingest.gateway.log.lease import SILENT_SECONDS, SURE_SECONDS, Lease
 from ingest.gateway.peers.peers import GRACE_SECONDS, HeartbeatLog, Peers
 from mqlake.clock import ManualClock
 from mqlake.errors import OperationalError
-from mqlake.gateway_heartbeat import GatewayHeartbeat
 from mqlake.log.contract import DELIVERY_SECONDS
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter
-from mqlake.records import INBOUND
-from mqlake.shard_records import Run
+from mqlake.records.gateway_heartbeat import GatewayHeartbeat
+from mqlake.records.messages import INBOUND
+from mqlake.records.shards import Run
 from tests.ingest.gateway.harness import FakeHost, new_log, until
 
 pytestmark = pytest.mark.anyio

@@ -16,13 +16,13 @@ from ingest.gateway.sending.progress import (
 )
 from ingest.gateway.sending.session_log import SessionLog
 from ingest.protocol.packets import Puback, Publish
-from ingest.session.checkpoint import SaveQueue
+from ingest.session.client.checkpoint import SaveQueue
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter
-from mqlake.progress_records import ProgressRecord, decode_marks, decode_progress
-from mqlake.records import SESSIONS
-from mqlake.shard_records import Run
+from mqlake.records.messages import SESSIONS
+from mqlake.records.progress import ProgressRecord, decode_marks, decode_progress
+from mqlake.records.shards import Run
 from tests.ingest.gateway.harness import Client, new_log, running_gateway, turns, until
 from tests.ingest.gateway.test_survival import publish, resume, site
 

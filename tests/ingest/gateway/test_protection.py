@@ -18,7 +18,7 @@ from ingest.gateway.process import gateway
 from ingest.gateway.settings.overload import OverloadSettings
 from ingest.protocol.packets import Connack, Connect, Disconnect, Puback, Publish
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
-from ingest.session.credits import GRANT
+from ingest.session.limits.credits import GRANT
 from mqlake.clock import ManualClock
 from tests.ingest.gateway.harness import Client, Harness, running_gateway, until
 

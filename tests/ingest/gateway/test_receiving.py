@@ -19,7 +19,7 @@ from ingest.protocol.reason_codes import (
     PubrecReasonCode,
 )
 from mqlake.errors import LogError
-from mqlake.records import INBOUND, decode_message
+from mqlake.records.messages import INBOUND, decode_message
 from mqlake.settings import LogDiskSettings
 from tests.ingest.gateway.harness import Client, running_gateway, until
 

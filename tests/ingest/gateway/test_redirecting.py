@@ -13,7 +13,7 @@ from ingest.gateway.settings.listeners import TcpListener, WebSocketListener, ad
 from ingest.protocol.reason_codes import ConnackReasonCode
 from ingest.session.placement import ShardPlacement
 from mqlake.clock import ManualClock
-from mqlake.shard_records import shard_of
+from mqlake.records.shards import shard_of
 from tests.ingest.gateway.harness import (
     Client,
     Harness,

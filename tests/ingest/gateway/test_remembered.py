@@ -11,12 +11,12 @@ from ingest.gateway.history import remembered as module
 from ingest.gateway.history.catching_up import CatchingUp
 from ingest.gateway.history.remembered import RememberedLog
 from ingest.gateway.log.partitions import Partitions
-from ingest.session.catch_up import Missed
+from ingest.session.client.catch_up import Missed
 from mqlake.errors import LogError
 from mqlake.log.contract import Missing, RangeConsumer
 from mqlake.log.memory import MemoryLog, MemoryRangeReader
-from mqlake.matching import filter_matches
-from mqlake.records import BARRIER_KEY_PREFIX, INBOUND, message_key
+from mqlake.records.messages import BARRIER_KEY_PREFIX, INBOUND, message_key
+from mqlake.topics.matching import filter_matches
 from tests.cases import case
 from tests.ingest.gateway.harness import until
 from tests.ingest.gateway.test_catching_up import LONG, Absent, MemoryLake, check, go_live, taker

@@ -21,13 +21,13 @@ from ingest.gateway.retained.retained_questions import (
 )
 from ingest.gateway.store.database import Database
 from ingest.protocol.properties import NO_PROPERTIES
-from ingest.session.newer_retained import MAX_NEWER
+from ingest.session.client.newer_retained import MAX_NEWER
 from ingest.session.placement import ShardPlacement
 from mqlake.clock import ManualClock
 from mqlake.errors import InvalidRecord
 from mqlake.log.contract import LogFull
-from mqlake.records import INBOUND, QUESTION_KEY_PREFIX, delivery_topic
-from mqlake.retained_records import (
+from mqlake.records.messages import INBOUND, QUESTION_KEY_PREFIX, delivery_topic
+from mqlake.records.retained import (
     RetainedAnswer,
     RetainedMessage,
     RetainedQuestion,
@@ -36,7 +36,7 @@ from mqlake.retained_records import (
     encode_answer,
     encode_question,
 )
-from mqlake.shard_records import Run
+from mqlake.records.shards import Run
 from tests.ingest.gateway.harness import turns, until
 
 pytestmark = pytest.mark.anyio

@@ -25,7 +25,7 @@ from ingest.protocol.packets import (
 )
 from ingest.protocol.reason_codes import SubackReasonCode
 from mqlake.log.contract import ANY_PARTITION
-from mqlake.records import INBOUND, Message, message_headers, message_key
+from mqlake.records.messages import INBOUND, Message, message_headers, message_key
 from tests.ingest.gateway.harness import Client, new_log, running_gateway
 from tests.waiting import until
 

@@ -18,16 +18,16 @@ from ingest.gateway.sending import retained_scans
 from ingest.protocol.packets import Disconnect, Puback, Publish, Suback, Subscribe, Subscription
 from mqlake.clock import ManualClock
 from mqlake.log.memory import MemoryLog
-from mqlake.progress_records import RetainedScan
-from mqlake.records import (
+from mqlake.records.messages import (
     INBOUND,
     QUESTION_KEY_PREFIX,
     delivery_topic,
     is_retained,
     message_key,
 )
-from mqlake.retained_records import ANSWER, decode_answer
-from mqlake.tables import RETAINED
+from mqlake.records.progress import RetainedScan
+from mqlake.records.retained import ANSWER, decode_answer
+from mqlake.tables.catalogue import RETAINED
 from tests.ingest.gateway.harness import (
     NAME,
     PARTITIONS,

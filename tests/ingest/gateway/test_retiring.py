@@ -11,7 +11,7 @@ from mqlake.clock import SystemClock
 from mqlake.errors import LogError, OperationalError
 from mqlake.log.contract import LogAccess
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
-from mqlake.records import GATEWAYS, ROUTES, SESSIONS, Route, delivery_topic, route_key
+from mqlake.records.messages import GATEWAYS, ROUTES, SESSIONS, Route, delivery_topic, route_key
 from tests.ingest.gateway.harness import (
     PARTITIONS,
     SHARDS,

@@ -27,11 +27,11 @@ from ingest.protocol.reason_codes import (
     PubrecReasonCode,
     SubackReasonCode,
 )
-from mqlake.audit_records import AUDIT_EVENT
-from mqlake.credentials import make_verifier, set_user
 from mqlake.errors import SettingsError
-from mqlake.records import EVENTS
+from mqlake.records.audit import AUDIT_EVENT
+from mqlake.records.messages import EVENTS
 from mqlake.rights.files import RightsError
+from mqlake.security.credentials import make_verifier, set_user
 from mqlake.settings import load
 from tests.ingest.gateway.harness import NAME, Client, Harness, running_gateway, turns, until
 from tests.ingest.gateway.test_redelivery import deliver, stored

@@ -14,7 +14,7 @@ from mqlake.clock import ManualClock
 from mqlake.errors import LogError
 from mqlake.log.contract import LogFull
 from mqlake.log.memory import MemoryLog, MemoryLogWriter
-from mqlake.records import (
+from mqlake.records.messages import (
     INBOUND,
     ROUTES,
     Barrier,
@@ -24,7 +24,7 @@ from mqlake.records import (
     decode_route_key,
     route_headers,
 )
-from mqlake.shard_records import Run
+from mqlake.records.shards import Run
 from tests.ingest.gateway.harness import NAME, PARTITIONS, new_log, turns, until
 
 pytestmark = pytest.mark.anyio

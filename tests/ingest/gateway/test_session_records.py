@@ -14,8 +14,8 @@ from ingest.protocol.packets import (
     Pubrel,
     Will,
 )
-from mqlake.records import SESSIONS
-from mqlake.session_records import NEVER_EXPIRES
+from mqlake.records.messages import SESSIONS
+from mqlake.records.sessions import NEVER_EXPIRES
 from tests.ingest.gateway.harness import Client, Harness, new_log, running_gateway, until
 
 pytestmark = pytest.mark.anyio

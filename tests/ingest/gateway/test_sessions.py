@@ -16,7 +16,7 @@ from ingest.protocol.packets import (
 from ingest.protocol.properties import Properties
 from ingest.protocol.reason_codes import DisconnectReasonCode
 from mqlake.clock import ManualClock
-from mqlake.records import INBOUND
+from mqlake.records.messages import INBOUND
 from tests.ingest.gateway.harness import (
     Client,
     Harness,

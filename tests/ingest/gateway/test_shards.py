@@ -12,9 +12,9 @@ from ingest.gateway.store.database import Database
 from ingest.session.placement import place
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
-from mqlake.records import SESSIONS, LogRecord
-from mqlake.session_records import SessionRecord, encode_session, session_key
-from mqlake.shard_records import (
+from mqlake.records.messages import SESSIONS, LogRecord
+from mqlake.records.sessions import SessionRecord, encode_session, session_key
+from mqlake.records.shards import (
     OWNER_KEY,
     Run,
     encode_claim,

@@ -30,15 +30,14 @@ from ingest.protocol.packets import (
     Subscription,
 )
 from ingest.protocol.reason_codes import DisconnectReasonCode, SubackReasonCode
-from ingest.session.share_acts import KEPT
-from ingest.session.share_records import MembershipRecord, MembershipState
+from ingest.session.groups.share_acts import KEPT
+from ingest.session.groups.share_records import MembershipRecord, MembershipState
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
-from mqlake.federation_records import FEDERATION
 from mqlake.log.contract import LogRangeReader, Missing
 from mqlake.log.memory import MemoryLog
-from mqlake.record_versions import HEADER_MQTT
-from mqlake.records import (
+from mqlake.records.federation import FEDERATION
+from mqlake.records.messages import (
     FLAG_UNSHARED,
     HEADER_CLIENT_ID,
     INBOUND,
@@ -52,6 +51,7 @@ from mqlake.records import (
     mqtt_header,
     route_key,
 )
+from mqlake.records.versions import HEADER_MQTT
 from tests.ingest.gateway.harness import (
     DEADLINE_SECONDS,
     PARTITIONS,

@@ -9,11 +9,11 @@ import pytest
 from ingest.gateway.log.ends import Ends
 from ingest.gateway.sharing import share_routes
 from ingest.gateway.sharing.share_routes import ShareRoutes
-from ingest.session.share_records import GroupKey
-from ingest.session.share_routes import RoutesThen
+from ingest.session.groups.share_records import GroupKey
+from ingest.session.groups.share_routes import RoutesThen
 from mqlake.clock import ManualClock
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryRangeReader
-from mqlake.records import (
+from mqlake.records.messages import (
     HEADER_SOURCE,
     ROUTES,
     ROUTES_IN_FORCE,

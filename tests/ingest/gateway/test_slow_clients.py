@@ -20,7 +20,7 @@ from ingest.protocol.packets import (
 )
 from ingest.session.subscriptions import NOT_YET
 from mqlake.clock import ManualClock
-from mqlake.records import INBOUND
+from mqlake.records.messages import INBOUND
 from tests.ingest.gateway.harness import (
     Client,
     Harness,

@@ -8,7 +8,7 @@ import pytest
 from ingest.protocol.packets import Publish, Suback, Subscribe, Subscription
 from ingest.protocol.reason_codes import SubackReasonCode
 from mqlake.errors import LogError
-from mqlake.records import INBOUND, ROUTES
+from mqlake.records.messages import INBOUND, ROUTES
 from tests.ingest.gateway.harness import PARTITIONS, Client, Harness, running_gateway, until
 
 pytestmark = pytest.mark.anyio

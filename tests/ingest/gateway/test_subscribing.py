@@ -17,8 +17,8 @@ from ingest.protocol.reason_codes import (
     UnsubackReasonCode,
 )
 from mqlake.errors import LogError
-from mqlake.federation_records import encode_reach
-from mqlake.records import GATEWAYS, HEADER_REACH, REACH_KEY, ROUTES, SESSIONS
+from mqlake.records.federation import encode_reach
+from mqlake.records.messages import GATEWAYS, HEADER_REACH, REACH_KEY, ROUTES, SESSIONS
 from tests.ingest.gateway.harness import (
     PARTITIONS,
     Client,

@@ -36,7 +36,7 @@ from ingest.protocol.reason_codes import (
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError, OperationalError
 from mqlake.log.memory import MemoryLog
-from mqlake.records import (
+from mqlake.records.messages import (
     HEADER_SOURCE,
     INBOUND,
     SESSIONS,
@@ -45,8 +45,8 @@ from mqlake.records import (
     encode_source,
     message_key,
 )
-from mqlake.session_records import decode_session, encode_session, session_key
-from mqlake.shard_records import shard_of, stamp_headers
+from mqlake.records.sessions import decode_session, encode_session, session_key
+from mqlake.records.shards import shard_of, stamp_headers
 from tests.ingest.gateway.harness import (
     PARTITIONS,
     SHARDS,

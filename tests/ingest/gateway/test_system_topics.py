@@ -6,7 +6,7 @@ from ingest.gateway.retained.system_topics import COUNTS, GAUGES, PREFIX, RATES,
 from ingest.protocol.packets import Puback, Publish, Suback, Subscribe, Subscription
 from ingest.protocol.reason_codes import PubackReasonCode
 from mqlake.clock import ManualClock
-from mqlake.records import ROUTES
+from mqlake.records.messages import ROUTES
 from tests.ingest.gateway.harness import Client, Harness, running_gateway, turns, until
 
 pytestmark = pytest.mark.anyio

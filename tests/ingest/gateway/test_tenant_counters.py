@@ -14,8 +14,8 @@ from ingest.gateway.base.tenant_counters import (
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
 from mqlake.log.memory import MemoryLog, MemoryLogWriter
-from mqlake.records import METRICS
-from mqlake.shard_records import Run
+from mqlake.records.messages import METRICS
+from mqlake.records.shards import Run
 from mqlake.tenant_metrics import (
     COUNTED,
     TenantMetrics,

@@ -20,7 +20,7 @@ from ingest.protocol.packets import (
     Will,
 )
 from ingest.protocol.reason_codes import ConnackReasonCode, SubackReasonCode
-from mqlake.tenants import TenantLimits
+from mqlake.records.tenants import TenantLimits
 from tests.ingest.gateway.harness import Client, Harness, until
 from tests.ingest.gateway.test_limits import limits
 from tests.ingest.gateway.test_survival import site

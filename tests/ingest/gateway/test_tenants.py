@@ -29,11 +29,11 @@ from ingest.protocol.properties import Properties
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
 from mqlake import VERSION
 from mqlake.clock import ManualClock
-from mqlake.credentials import make_verifier, set_user
 from mqlake.log.memory import MemoryLog, MemoryLogWriter
 from mqlake.metrics.families import Families
-from mqlake.records import EVENTS, GATEWAYS, SESSIONS
-from mqlake.tenants import NO_LIMITS, KeptTenant, TenantLimits, encode_tenant, tenant_key
+from mqlake.records.messages import EVENTS, GATEWAYS, SESSIONS
+from mqlake.records.tenants import NO_LIMITS, KeptTenant, TenantLimits, encode_tenant, tenant_key
+from mqlake.security.credentials import make_verifier, set_user
 from tests.ingest.gateway.authentication.signing import AUDIENCE, ISSUER, SECRET, token
 from tests.ingest.gateway.harness import (
     NAME,

@@ -6,8 +6,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from ingest.gateway.routing.publishing import Publisher
-from mqlake.records import HEADER_TRACEPARENT, LogRecord
-from mqlake.tracing import Tracer
+from mqlake.processes.tracing import Tracer
+from mqlake.records.messages import HEADER_TRACEPARENT, LogRecord
 from tests.ingest.gateway.harness import Client, Harness, running_gateway
 
 if TYPE_CHECKING:

@@ -12,10 +12,18 @@ import pytest
 
 from mqlake.errors import OperationalError
 from mqlake.log.memory import MemoryLog
-from mqlake.record_versions import HEADER_MQTT, HEADER_VERSION, RECORD_VERSION
-from mqlake.records import EVENTS, GATEWAYS, INBOUND, ROUTES, SESSIONS, VERSION_KEY, LogRecord
-from mqlake.session_records import session_key
-from mqlake.shard_records import OWNER_KEY, encode_run
+from mqlake.records.messages import (
+    EVENTS,
+    GATEWAYS,
+    INBOUND,
+    ROUTES,
+    SESSIONS,
+    VERSION_KEY,
+    LogRecord,
+)
+from mqlake.records.sessions import session_key
+from mqlake.records.shards import OWNER_KEY, encode_run
+from mqlake.records.versions import HEADER_MQTT, HEADER_VERSION, RECORD_VERSION
 from tests.ingest.gateway.harness import (
     Client,
     Harness,

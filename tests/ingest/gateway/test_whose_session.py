@@ -9,9 +9,9 @@ from ingest.protocol.packets import Connack, Connect
 from ingest.protocol.properties import Properties
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
 from mqlake.clock import ManualClock
-from mqlake.credentials import make_verifier, set_user
-from mqlake.records import SESSIONS
-from mqlake.session_records import decode_session, session_key
+from mqlake.records.messages import SESSIONS
+from mqlake.records.sessions import decode_session, session_key
+from mqlake.security.credentials import make_verifier, set_user
 from tests.ingest.gateway.harness import SHARDS, Client, Harness, running_gateway, until
 from tests.ingest.gateway.test_survival import FIRST, SECOND, site
 

@@ -9,7 +9,7 @@ from ingest.gateway.base.drops import DropReason
 from ingest.gateway.log import withheld
 from ingest.gateway.log.withheld import Withheld
 from ingest.protocol.packets import Pingreq, Pingresp, Puback, Pubcomp, Publish, Pubrec, Pubrel
-from mqlake.records import CONTROL_KEY_PREFIX, INBOUND, LogRecord, delivery_topic
+from mqlake.records.messages import CONTROL_KEY_PREFIX, INBOUND, LogRecord, delivery_topic
 from tests.ingest.gateway.harness import (
     DEADLINE_SECONDS,
     NAME,

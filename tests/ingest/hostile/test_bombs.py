@@ -24,8 +24,8 @@ from ingest.protocol.packets import (
 )
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
 from mqlake.log.memory import MemoryLogWriter
-from mqlake.records import GATEWAYS
-from mqlake.tenants import KeptTenant, TenantLimits, encode_tenant, tenant_key
+from mqlake.records.messages import GATEWAYS
+from mqlake.records.tenants import KeptTenant, TenantLimits, encode_tenant, tenant_key
 from tests.ingest.gateway.harness import Client, free_port, until
 from tests.ingest.hostile.town import PASSWORD, Town, ask, limits, refused, town
 

@@ -14,7 +14,7 @@ from typing import Any
 from ingest.gateway.settings.gateway import GatewaySettings
 from ingest.protocol.packets import Connack, Connect, Suback, Subscribe, Subscription
 from ingest.protocol.reason_codes import RETURN_CODE_OF_REASON, ConnackReasonCode
-from mqlake.credentials import make_verifier, set_user
+from mqlake.security.credentials import make_verifier, set_user
 from tests.ingest.gateway.harness import Client, Harness, running_gateway, until
 from tests.ingest.gateway.test_rights import OPEN
 from tests.mqlake.log_lines import lines_with

@@ -6,7 +6,8 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from ingest.session.effects import (
+from ingest.session.ownership import Shard
+from ingest.session.shard.effects import (
     AppendRecords,
     Effect,
     EndOffsets,
@@ -16,11 +17,10 @@ from ingest.session.effects import (
     PublishWills,
     Tell,
 )
-from ingest.session.memory_shards import MemoryShardStore
-from ingest.session.ownership import Shard
+from ingest.session.shard.memory_shards import MemoryShardStore
 from mqlake.errors import LogError
-from mqlake.records import LogRecord
-from mqlake.session_records import (
+from mqlake.records.messages import LogRecord
+from mqlake.records.sessions import (
     NEVER_EXPIRES,
     SessionRecord,
     StoredWill,
@@ -28,7 +28,7 @@ from mqlake.session_records import (
     session_key,
     session_members,
 )
-from mqlake.shard_records import (
+from mqlake.records.shards import (
     ANYBODY,
     OWNER_KEY,
     Run,
@@ -39,8 +39,8 @@ from mqlake.shard_records import (
 )
 
 if TYPE_CHECKING:
-    from ingest.session.effects import Work
-    from mqlake.record_versions import Headers
+    from ingest.session.shard.effects import Work
+    from mqlake.records.versions import Headers
 
 ME: Final = Run("g1", "i1")
 OTHER: Final = Run("g2", "i2")

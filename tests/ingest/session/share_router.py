@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from ingest.session.share_routes import RoutesThen
-from mqlake.sharing import ShareWeight
+from ingest.session.groups.share_routes import RoutesThen
+from mqlake.topics.sharing import ShareWeight
 from tests.ingest.session.simulation.log import START_MS
 
 if TYPE_CHECKING:
-    from ingest.session.share_records import GroupKey
+    from ingest.session.groups.share_records import GroupKey
     from tests.ingest.session.share_simulation import ShareWorld
 
 _LAGS_MS: Final = (0, 0, 1, 2, 5, 30, 200)

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from ingest.session.effects import Effect, ShardRecord, discard
-from ingest.session.share_acts import Deliveries, Given, GoneDeliveries, GroupEnded, Withdraw
-from ingest.session.share_membership import (
+from ingest.session.groups.share_acts import Deliveries, Given, GoneDeliveries, GroupEnded, Withdraw
+from ingest.session.groups.share_membership import (
     Announce,
     AskToBegin,
     AskToGo,
@@ -27,7 +26,7 @@ from ingest.session.share_membership import (
     WithdrawOwn,
     belong,
 )
-from ingest.session.share_records import (
+from ingest.session.groups.share_records import (
     GroupKey,
     MemberRecord,
     MembershipRecord,
@@ -40,8 +39,9 @@ from ingest.session.share_records import (
     member_key,
     membership_key,
 )
-from ingest.session.share_table import GroupTable
-from mqlake.shard_records import NO_EPOCH, OWNER_KEY, Run, read_stamp, stamp_headers
+from ingest.session.groups.share_table import GroupTable
+from ingest.session.shard.effects import Effect, ShardRecord, discard
+from mqlake.records.shards import NO_EPOCH, OWNER_KEY, Run, read_stamp, stamp_headers
 from tests.ingest.session.share_router import Barrier, Router, choose
 from tests.ingest.session.simulation.gateway import Process
 from tests.ingest.session.simulation.invariants import QUIET_MS, Violation
@@ -62,9 +62,9 @@ from tests.ingest.session.simulation.world import World
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ingest.session.effects import Work
-    from ingest.session.open_work import OpenWork
+    from ingest.session.groups.open_work import OpenWork
     from ingest.session.ownership import Shard
+    from ingest.session.shard.effects import Work
 
 GROUP: Final = GroupKey("t", "$share/g/a")
 

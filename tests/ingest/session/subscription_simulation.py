@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from mqlake.session_records import (
+from mqlake.records.sessions import (
     StoredSubscription,
     decode_session,
     encode_subscription_record,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ingest.session.holder_host import Grant
-    from mqlake.shard_records import Key
+    from mqlake.records.shards import Key
     from tests.ingest.session.simulation.clients import Client, Connection
     from tests.ingest.session.simulation.opening import Opening
     from tests.ingest.session.simulation.serving import Serving

@@ -1,7 +1,7 @@
 from typing import Any
 
-from mqlake.records import LogRecord
-from mqlake.shard_records import OWNER_KEY, Run, claim_key, read_stamp
+from mqlake.records.messages import LogRecord
+from mqlake.records.shards import OWNER_KEY, Run, claim_key, read_stamp
 from tests.ingest.session.one_shard import KEY, ME, OTHER, OneShard, a_session, a_will
 
 THIRD = Run("g3", "i3")

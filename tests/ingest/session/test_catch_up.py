@@ -5,7 +5,7 @@ from bisect import bisect_left
 
 import pytest
 
-from ingest.session.catch_up import Missed, log_ranges, partition_count
+from ingest.session.client.catch_up import Missed, log_ranges, partition_count
 from tests.cases import case
 from tests.ingest.simulations import simulations_wanted
 

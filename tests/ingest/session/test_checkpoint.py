@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingest.session.checkpoint import ORDER, Before, CheckpointKind, write
+from ingest.session.client.checkpoint import ORDER, Before, CheckpointKind, write
 
 
 @pytest.mark.parametrize("before", Before)

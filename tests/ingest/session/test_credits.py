@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.session.credits import (
+from ingest.session.limits.credits import (
     BEGINS_AT,
     GRANT,
     LEAST_PER_SECOND,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.session.fallen_behind import first_unread, recorded
-from ingest.session.outgoing import OutgoingMessages
-from mqlake.offsets import at
+from ingest.session.client.fallen_behind import first_unread, recorded
+from ingest.session.client.outgoing import OutgoingMessages
+from mqlake.records.offsets import at
 
 PARTITIONS = 2
 

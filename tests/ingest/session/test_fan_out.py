@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.session import fan_out
-from ingest.session.fan_out import THE_REST, FanOut, HeardFanOut, Publisher
-from ingest.session.rates import TokenBucket
+from ingest.session.limits import fan_out
+from ingest.session.limits.fan_out import THE_REST, FanOut, HeardFanOut, Publisher
+from ingest.session.limits.rates import TokenBucket
 
 GATEWAYS = ("g0", "g1", "g2")
 TENANTS = ("acme", "beta")

@@ -7,13 +7,13 @@ import pytest
 from ingest.session.holder import Holder
 from ingest.session.holder_host import Refusal
 from mqlake.errors import InvalidRecord, LogError
-from mqlake.shard_records import Key, Run, claim_key, read_stamp
+from mqlake.records.shards import Key, Run, claim_key, read_stamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ingest.session.holder_host import Grant
-    from mqlake.record_versions import Headers
+    from mqlake.records.versions import Headers
 
 ME, KEY = Run("g1", "i1"), ("t", "c")
 

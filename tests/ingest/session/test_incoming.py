@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ingest.session.incoming import Arrival, IncomingMessages
+from ingest.session.client.incoming import Arrival, IncomingMessages
 
 PACKET_IDS = st.integers(1, 3)
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from ingest.session import late_writers
-from ingest.session.acts import LOST
-from mqlake.progress_records import ProgressRecord, encode_progress
-from mqlake.session_records import (
+from ingest.session.shard import late_writers
+from ingest.session.shard.acts import LOST
+from mqlake.records.progress import ProgressRecord, encode_progress
+from mqlake.records.sessions import (
     StoredSubscription,
     encode_session,
     encode_subscription_record,
@@ -17,7 +17,7 @@ from mqlake.session_records import (
     session_key,
     subscription_key,
 )
-from mqlake.shard_records import Run, stamp_headers
+from mqlake.records.shards import Run, stamp_headers
 from tests.ingest.session.one_shard import KEY, OTHER, OneShard, a_session
 
 THIRD = Run("g3", "i3")

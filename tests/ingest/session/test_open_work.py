@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ingest.session.open_work import OpenWork, decode_work
+from ingest.session.groups.open_work import OpenWork, decode_work
 from mqlake.errors import InvalidRecord
 
 positions = st.tuples(st.integers(0, 2), st.integers(0, 30))

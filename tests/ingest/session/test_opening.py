@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from ingest.session.effects import Effect
 from ingest.session.holder_host import Grant
 from ingest.session.opening import (
     NOTHING_STORED,
@@ -21,6 +20,7 @@ from ingest.session.opening import (
     Welcome,
     open_session,
 )
+from ingest.session.shard.effects import Effect
 from mqlake.errors import LogError
 
 GRANT = Grant({"session": 1}, None)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ingest.session.outgoing import MAX_PACKET_ID, Offer, OutgoingMessages
+from ingest.session.client.outgoing import MAX_PACKET_ID, Offer, OutgoingMessages
 
 QOS = st.sampled_from((1, 2))
 PACKET_IDS = st.integers(1, 12)

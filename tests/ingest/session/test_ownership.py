@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ingest.session.effects import AppendRecords, Effect, Find
+from ingest.session.shard.effects import AppendRecords, Effect, Find
 from mqlake.errors import InvalidRecord
-from mqlake.progress_records import ProgressRecord, decode_progress, encode_progress
-from mqlake.session_records import (
+from mqlake.records.progress import ProgressRecord, decode_progress, encode_progress
+from mqlake.records.sessions import (
     SessionRecord,
     StoredSubscription,
     encode_session,
@@ -17,7 +17,7 @@ from mqlake.session_records import (
     session_members,
     will_exchange,
 )
-from mqlake.shard_records import (
+from mqlake.records.shards import (
     LEFT,
     Run,
     claim_key,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.session.rates import SlidingWindowCounter, Strikes, TokenBucket
+from ingest.session.limits.rates import SlidingWindowCounter, Strikes, TokenBucket
 
 # Multiples of 1/64 are exact as floats and as fractions.
 STEPS = st.lists(st.integers(0, 200).map(lambda n: Fraction(n, 64)), max_size=60)

@@ -6,7 +6,7 @@ import sys
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, Final
 
-from mqlake.session_records import NEVER_EXPIRES
+from mqlake.records.sessions import NEVER_EXPIRES
 from tests.ingest.session.simulation.schedule import Fault, Schedule, Step
 from tests.ingest.session.simulation.world import World
 

@@ -5,27 +5,27 @@ from typing import Any
 
 import pytest
 
-from ingest.session import share_acts, share_routes
-from ingest.session.open_work import OpenWork
-from ingest.session.share_choices import Chosen, decode_chosen
-from ingest.session.share_records import (
+from ingest.session.groups import share_acts, share_routes
+from ingest.session.groups.open_work import OpenWork
+from ingest.session.groups.share_choices import Chosen, decode_chosen
+from ingest.session.groups.share_records import (
     GroupKey,
     MemberRecord,
     MembershipRecord,
     encode_member,
 )
-from ingest.session.share_routes import (
+from ingest.session.groups.share_routes import (
     LOG_KEEPS_MS,
     ROUTER_KEEPS_MS,
     ROUTER_KEEPS_STATES,
     UNREAD_MS,
     RoutesThen,
 )
-from ingest.session.share_table import GroupTable
+from ingest.session.groups.share_table import GroupTable
 from mqlake.errors import InvalidRecord
-from mqlake.progress_records import MarksRecord
-from mqlake.shard_records import Stamp
-from mqlake.sharing import ShareStrategy, ShareWeight, choose_gateway
+from mqlake.records.progress import MarksRecord
+from mqlake.records.shards import Stamp
+from mqlake.topics.sharing import ShareStrategy, ShareWeight, choose_gateway
 
 GROUP = GroupKey("t", "$share/g/a/#")
 FILTER = GROUP.topic_filter

@@ -1,9 +1,14 @@
 """What a membership takes over, and what it says of that."""
 
-from ingest.session.open_work import OpenWork
-from ingest.session.share_membership import GroupMembership
-from ingest.session.share_records import GroupKey, MembershipRecord, MembershipState, ShareGap
-from mqlake.shard_records import Run
+from ingest.session.groups.open_work import OpenWork
+from ingest.session.groups.share_membership import GroupMembership
+from ingest.session.groups.share_records import (
+    GroupKey,
+    MembershipRecord,
+    MembershipState,
+    ShareGap,
+)
+from mqlake.records.shards import Run
 
 GROUP = GroupKey("t", "$share/g/a/#")
 

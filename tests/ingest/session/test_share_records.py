@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from ingest.session.open_work import OpenWork
-from ingest.session.share_choices import Chosen
-from ingest.session.share_records import (
+from ingest.session.groups.open_work import OpenWork
+from ingest.session.groups.share_choices import Chosen
+from ingest.session.groups.share_records import (
     GroupKey,
     MemberRecord,
     MembershipRecord,
@@ -22,7 +22,7 @@ from ingest.session.share_records import (
     membership_key,
 )
 from mqlake.errors import InvalidRecord
-from mqlake.sharing import ShareWeight
+from mqlake.topics.sharing import ShareWeight
 
 GROUP = GroupKey("t", "$share/g/a/#")
 

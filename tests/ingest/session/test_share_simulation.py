@@ -10,10 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from ingest.session import share_acts, share_choices, share_membership, share_routes, share_table
-from ingest.session.effects import AppendRecords
-from ingest.session.share_groups import GroupsOfShard
-from ingest.session.share_membership import (
+from ingest.session.groups import (
+    share_acts,
+    share_choices,
+    share_membership,
+    share_routes,
+    share_table,
+)
+from ingest.session.groups.share_groups import GroupsOfShard
+from ingest.session.groups.share_membership import (
     Announce,
     AskToBegin,
     AskToGo,
@@ -22,8 +27,9 @@ from ingest.session.share_membership import (
     Serve,
     WithdrawOwn,
 )
-from ingest.session.share_records import MembershipState, ShareGap
-from ingest.session.share_table import GroupTable, Outlook
+from ingest.session.groups.share_records import MembershipState, ShareGap
+from ingest.session.groups.share_table import GroupTable, Outlook
+from ingest.session.shard.effects import AppendRecords
 from tests.ingest.session import share_simulation
 from tests.ingest.session.share_simulation import (
     ShareProcess,
@@ -39,7 +45,7 @@ from tests.ingest.simulations import simulations_wanted
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mqlake.shard_records import Run
+    from mqlake.records.shards import Run
 
 CHUNKS: Final = 5
 SCHEDULES: Final = simulations_wanted(500)

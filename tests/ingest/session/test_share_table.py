@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingest.session.share_records import (
+from ingest.session.groups.share_records import (
     GroupKey,
     MemberRecord,
     MembershipRecord,
@@ -10,8 +10,8 @@ from ingest.session.share_records import (
     encode_member,
     encode_membership,
 )
-from ingest.session.share_table import FENCE_MS, GroupTable, Outlook
-from mqlake.shard_records import Run, Stamp
+from ingest.session.groups.share_table import FENCE_MS, GroupTable, Outlook
+from mqlake.records.shards import Run, Stamp
 
 GROUP = GroupKey("t", "$share/g/a/#")
 BY_GATEWAY = Stamp("i", 0, None)

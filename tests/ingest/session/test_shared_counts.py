@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.session.shared_counts import ON_THE_WAY_SECONDS, SharedCount
+from ingest.session.limits.shared_counts import ON_THE_WAY_SECONDS, SharedCount
 
 STEPS = st.lists(
     st.tuples(st.sampled_from(["take", "give", "wait"]), st.integers(1, 5)), max_size=60

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.session.shared_rates import RESERVED, SharedRate, allotment
+from ingest.session.limits.shared_rates import RESERVED, SharedRate, allotment
 
 LIMITS = st.integers(1, 10_000).map(float)
 PARTS = st.lists(st.floats(0, 1.5), min_size=1, max_size=9)

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from ingest.session import stored_subscriptions
+from ingest.session.shard import stored_subscriptions
 from mqlake.errors import InvalidRecord
-from mqlake.session_records import (
+from mqlake.records.sessions import (
     StoredSubscription,
     StoredWill,
     encode_subscription_record,
     subscription_key,
 )
-from mqlake.shard_records import Run, stamp_headers
+from mqlake.records.shards import Run, stamp_headers
 from tests.ingest.session.one_shard import KEY, ME, OTHER, OneShard, a_session, a_will
 
 THIRD = Run("g3", "i3")

@@ -1,4 +1,4 @@
-from ingest.session.subscription_records import (
+from ingest.session.shard.subscription_records import (
     MOST_BYTES_IN_SESSION,
     MOST_IN_SESSION,
     MOVED_AT_ONCE,

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from ingest.session import acts, stored_subscriptions
-from ingest.session.effects import ShardRecord
 from ingest.session.holder import Holder
-from ingest.session.stored_subscriptions import SubscriptionsOfShard
-from mqlake.session_records import NEVER_EXPIRES, subscription_key
-from mqlake.shard_records import stamp_headers
+from ingest.session.shard import acts, stored_subscriptions
+from ingest.session.shard.effects import ShardRecord
+from ingest.session.shard.stored_subscriptions import SubscriptionsOfShard
+from mqlake.records.sessions import NEVER_EXPIRES, subscription_key
+from mqlake.records.shards import stamp_headers
 from tests.ingest.session.simulation.schedule import Fault, Schedule, Step
 from tests.ingest.session.simulation.search import around, explain, run
 from tests.ingest.session.subscription_simulation import (
@@ -26,7 +26,7 @@ from tests.ingest.simulations import simulations_wanted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from mqlake.shard_records import Key
+    from mqlake.records.shards import Key
     from tests.ingest.session.simulation.invariants import Violation
 
 Patch = pytest.MonkeyPatch

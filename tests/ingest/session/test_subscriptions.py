@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from ingest.session import plans
 from ingest.session.subscriptions import NOT_YET, ClientSubscription, Copy, Subscriptions
-from mqlake.matching import filter_matches
-from mqlake.sharing import ShareStrategy
-from mqlake.topics import split_shared
+from mqlake.topics.matching import filter_matches
+from mqlake.topics.names import split_shared
+from mqlake.topics.sharing import ShareStrategy
 
 
 @dataclass(eq=False)

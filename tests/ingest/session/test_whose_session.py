@@ -1,9 +1,9 @@
-"""Whose a session is, as its shard sees it: single rules of `ingest.session.stored_sessions`."""
+"""Whose a session is, as its shard sees it: single rules of `session.shard.stored_sessions`."""
 
 import pytest
 
 from mqlake.errors import InvalidRecord
-from mqlake.shard_records import ANYBODY, Key, Run, claim_key, read_stamp, stamp_headers
+from mqlake.records.shards import ANYBODY, Key, Run, claim_key, read_stamp, stamp_headers
 from tests.ingest.session.one_shard import KEY, OTHER, OneShard, a_session
 
 THIRD = Run("g3", "i3")

@@ -25,8 +25,8 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from launcher.testing import LocalSystem
-from mqlake.status import read_state
+from launcher.testing.systems import LocalSystem
+from mqlake.processes.status import read_state
 
 
 class Front:

@@ -22,7 +22,7 @@ from playwright.sync_api import (
 )
 
 from launcher.paths import CHECKOUT
-from launcher.testing import LocalSystem
+from launcher.testing.systems import LocalSystem
 
 SCREENSHOTS: Final = CHECKOUT / ".artefacts" / "dashboard"
 """Kept for people to look at; git ignores them."""

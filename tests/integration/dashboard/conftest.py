@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, BrowserContext
 
-from launcher.testing import LocalSystem
+from launcher.testing.systems import LocalSystem
 from mqlake.api_client import ApiClient
 from tests.integration.dashboard.browser import WIDE, Dashboard, open_page, running_browser
 

@@ -10,7 +10,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.properties import Properties
 from playwright.sync_api import Browser, expect
 
-from launcher.testing import LocalSystem, await_condition
+from launcher.testing.systems import LocalSystem, await_condition
 from mqlake.api_client import ApiClient
 from tests.integration.dashboard.browser import WIDE, Dashboard, fact, open_page
 

@@ -16,21 +16,27 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import Producer
 
-from cli.doctor import command
+from cli.system.doctor import command
 from launcher.doctor import access, clocks, machine, processes, rules, traffic
 from launcher.doctor.contract import Finding, Level, Patient
 from launcher.doctor.examination import CHECKS, examine, new_patient, worst
-from launcher.log_room import LogRoomFinding
+from launcher.log.room import LogRoomFinding
 from launcher.paths import DataDirectory
 from launcher.ports import free_ports
-from mqlake.growth import Growth
-from mqlake.heartbeat import write_heartbeat
+from mqlake.log.growth import Growth
 from mqlake.log.log_topics import SHARED_LOG_TOPICS
-from mqlake.query_application import SOCKET_FILE
-from mqlake.records import GATEWAYS, INBOUND, OUTPUTS, SESSIONS
-from mqlake.status import STATE_FILE, GatewayAddress, ProcessReport, SystemState, replace_file
+from mqlake.processes.heartbeat import write_heartbeat
+from mqlake.processes.query_application import SOCKET_FILE
+from mqlake.processes.status import (
+    STATE_FILE,
+    GatewayAddress,
+    ProcessReport,
+    SystemState,
+    replace_file,
+)
+from mqlake.records.messages import GATEWAYS, INBOUND, OUTPUTS, SESSIONS
 from rules.language.windows import PAYLOAD_LATENESS_MS
-from streaming.figures import Heap
+from streaming.application.figures import Heap
 from tests.ingest.balancer.serving import served_plane
 from tests.ingest.gateway.harness import running_gateway
 from tests.mqlake.test_status import make_state

@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcher.kafka import running_kafka
+from launcher.log.kafka import running_kafka
 
 
 @pytest.fixture(scope="session")

@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from launcher.kafka import running_kafka
+from launcher.log.kafka import running_kafka
 from mqlake.errors import LogError
-from mqlake.growth import Growth, encode_growth
 from mqlake.log.admin import LogAdmin, ensure_log_topics
 from mqlake.log.blocking import Append, BlockingReader, BlockingWriter
 from mqlake.log.contract import ANY_PARTITION, Missing
+from mqlake.log.growth import Growth, encode_growth
 from mqlake.log.partitioning import partition_of
-from mqlake.records import EVENTS, GATEWAYS, GROWTH_KEY, INBOUND, LogRecord
+from mqlake.records.messages import EVENTS, GATEWAYS, GROWTH_KEY, INBOUND, LogRecord
 
 pytestmark = pytest.mark.kafka
 

@@ -31,7 +31,7 @@ from mqlake.log.kafka_reader import KafkaLogReader
 from mqlake.log.kafka_writer import KafkaLogWriter
 from mqlake.log.log_topics import LOG_TIME
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
-from mqlake.records import LogRecord
+from mqlake.records.messages import LogRecord
 
 pytestmark = pytest.mark.promise
 

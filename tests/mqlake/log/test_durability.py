@@ -12,14 +12,14 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import Consumer, TopicPartition
 
-from cli import log
-from launcher.kafka import Brokers, running_brokers
+from cli.system import log
+from launcher.log.kafka import Brokers, running_brokers
 from launcher.ports import free_ports
 from mqlake.errors import LogError
 from mqlake.log.admin import END_OFFSETS, LogAdmin, check_durability, ensure_log_topics, offsets
 from mqlake.log.durability import MEANING, Durability, Keeping
 from mqlake.log.kafka_writer import KafkaLogWriter
-from mqlake.records import INBOUND, METRICS
+from mqlake.records.messages import INBOUND, METRICS
 from resilience.machines.volume import Volume, missing
 
 pytestmark = pytest.mark.promise

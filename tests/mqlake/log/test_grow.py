@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from mqlake.errors import OperationalError
-from mqlake.growth import Growth, GrowthStep, Heard
 from mqlake.log.grow import grow
-from mqlake.records import INBOUND
+from mqlake.log.growth import Growth, GrowthStep, Heard
+from mqlake.records.messages import INBOUND
 
 
 @dataclass

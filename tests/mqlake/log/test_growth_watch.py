@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from launcher.kafka import running_kafka
-from launcher.testing import await_condition
+from launcher.log.kafka import running_kafka
+from launcher.testing.systems import await_condition
 from mqlake.errors import LogError
-from mqlake.growth import Growth, encode_growth
 from mqlake.log import growth_watch
 from mqlake.log.admin import LogAdmin, ensure_log_topics
 from mqlake.log.following import following_growth
 from mqlake.log.grow import grow
+from mqlake.log.growth import Growth, encode_growth
 from mqlake.log.growth_watch import GRACE_SECONDS, LEASE_SECONDS, GrowthWatch
 from mqlake.log.kafka_writer import KafkaLogWriter
 from mqlake.log.partitioning import partition_of
-from mqlake.records import GATEWAYS, GROWTH_KEY, INBOUND, VERSION_KEY
+from mqlake.records.messages import GATEWAYS, GROWTH_KEY, INBOUND, VERSION_KEY
 
 pytestmark = [pytest.mark.promise, pytest.mark.kafka]
 

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from launcher.kafka import Brokers, running_brokers
+from launcher.log.kafka import Brokers, running_brokers
 from launcher.ports import free_ports
 from mqlake.errors import LogError
 from mqlake.log import admin, kafka_reader, stalls
@@ -26,12 +26,7 @@ from mqlake.log.kafka_writer import KafkaLogWriter
 from mqlake.log.log_topics import LOG_TOPICS, SHARED_LOG_TOPICS
 from mqlake.log.options import BATCH_BYTES
 from mqlake.log.partitioning import partition_of
-from mqlake.records import (
-    EVENTS,
-    INBOUND,
-    METRICS,
-    LogRecord,
-)
+from mqlake.records.messages import EVENTS, INBOUND, METRICS, LogRecord
 from tests.waiting import until
 
 DEADLINE_SECONDS = 90.0

@@ -15,7 +15,7 @@ from mqlake.log.lost_end import (
     skip_offsets,
     unseen_batch,
 )
-from mqlake.records import GATEWAYS, INBOUND, SKIPPED_KEY
+from mqlake.records.messages import GATEWAYS, INBOUND, SKIPPED_KEY
 
 ACCEPTED = f"{INBOUND}-0"
 

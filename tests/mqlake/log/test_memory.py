@@ -8,7 +8,7 @@ from mqlake.log.contract import BEGINNING
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter
 
 if TYPE_CHECKING:
-    from mqlake.records import LogRecord
+    from mqlake.records.messages import LogRecord
 
 
 def test_held_appends_are_neither_reported_nor_readable_until_released() -> None:

@@ -7,7 +7,7 @@ import urllib.request
 import pytest
 
 from launcher.ports import free_ports
-from launcher.testing import await_condition
+from launcher.testing.systems import await_condition
 from mqlake import VERSION
 from mqlake.metrics import server as module
 from mqlake.metrics.families import Families

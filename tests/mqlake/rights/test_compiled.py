@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from mqlake.matching import covers, filter_matches, overlaps
 from mqlake.rights.compiled import MAX_REMEMBERED, Rights
 from mqlake.rights.files import parse_rights
 from mqlake.rights.model import RightsFile, RightsRule
 from mqlake.rights.patterns import ClientIdPattern, TopicPattern
+from mqlake.topics.matching import covers, filter_matches, overlaps
 from tests.cases import case
 from tests.ingest.simulations import simulations_wanted
 from tests.memory import kept_bytes

@@ -3,8 +3,8 @@ import random
 
 import pytest
 
-from mqlake.matching import TopicFilterTrie, covers, filter_matches, overlaps
 from mqlake.rights.patterns import ClientIdPattern, TopicPattern
+from mqlake.topics.matching import TopicFilterTrie, covers, filter_matches, overlaps
 
 LEVELS = ("a", "b", "$s", "")
 TOPICS = [

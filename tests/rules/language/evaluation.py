@@ -20,13 +20,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from launcher.paths import RUNTIME
-from mqlake.matching import filter_matches
+from mqlake.topics.matching import filter_matches
 from rules.columns import ROW
 from rules.detections import batch_query
 from rules.language.compiled import CompiledRule
 from rules.language.plan import AT_COLUMN, DETECTED, EVENT_TIME, ROW_COLUMN, Plan, StatefulStream
+from streaming.engine.spark import start_spark
 from streaming.settings.spark import StreamingSettings
-from streaming.spark import start_spark
 
 FAILED = "failed"
 """What stands for the rows of a rule that failed."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher.kafka import running_kafka
+from launcher.log.kafka import running_kafka
 from mqlake.log.admin import ensure_log_topics
 from tests.rules.runner.harness import Stage
 

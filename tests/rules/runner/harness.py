@@ -13,12 +13,12 @@ from typing import Any
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
-from launcher.testing import await_condition
-from mqlake.heartbeat import Heartbeat, read_heartbeat
+from launcher.testing.systems import await_condition
 from mqlake.log.admin import LogAdmin
-from mqlake.output_records import Output, Position, output_headers
-from mqlake.records import DEAD_LETTERS, INBOUND, OUTPUTS, RULES
-from mqlake.rule_records import RulesKey, rules_key
+from mqlake.processes.heartbeat import Heartbeat, read_heartbeat
+from mqlake.records.messages import DEAD_LETTERS, INBOUND, OUTPUTS, RULES
+from mqlake.records.outputs import Output, Position, output_headers
+from mqlake.records.rules import RulesKey, rules_key
 
 PARTITIONS = 2
 

@@ -7,7 +7,7 @@ from mqlake.errors import LogError
 from mqlake.log.contract import ANY_PARTITION, AppendCallback
 from mqlake.log.memory import MemoryLog, MemoryLogWriter
 from mqlake.log.options import BATCH_BYTES
-from mqlake.record_versions import Headers
+from mqlake.records.versions import Headers
 
 
 @dataclass

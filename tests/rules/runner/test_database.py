@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from mqlake.output_records import Position
+from mqlake.records.outputs import Position
 from rules.actions.contract import ActionError, Failure
 from rules.actions.sql import PostgresConnection, Sql, SqlArgs
 from rules.runner import database as database_module

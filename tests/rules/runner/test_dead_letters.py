@@ -6,8 +6,8 @@ import pytest
 
 from mqlake.clock import ManualClock
 from mqlake.log.memory import MemoryLog, MemoryLogWriter
-from mqlake.output_records import decode_dead_letter
-from mqlake.records import DEAD_LETTERS
+from mqlake.records.messages import DEAD_LETTERS
+from mqlake.records.outputs import decode_dead_letter
 from rules.runner.dead_letters import DeadLetters
 from rules.runner.failures import FailureEvents
 from rules.runner.target import KafkaTarget

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from mqlake.records import INBOUND, LogRecord
-from mqlake.rule_records import (
+from mqlake.records.messages import INBOUND, LogRecord
+from mqlake.records.rules import (
     Activation,
     OffsetRange,
     RulesKey,

@@ -1,10 +1,10 @@
 import json
 
 from mqlake.clock import ManualClock
-from mqlake.output_records import DeadLetter, Output, Position
-from mqlake.record_versions import RECORD_VERSION
-from mqlake.records import EVENTS
-from mqlake.rule_records import MAX_FAILURES_TOLD
+from mqlake.records.messages import EVENTS
+from mqlake.records.outputs import DeadLetter, Output, Position
+from mqlake.records.rules import MAX_FAILURES_TOLD
+from mqlake.records.versions import RECORD_VERSION
 from rules.runner.failures import FailureEvents
 
 POSITION = Position("i", 0, 7, 0)

@@ -9,8 +9,8 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from launcher.ports import free_ports
-from launcher.testing import await_condition
-from mqlake.records import INBOUND, RUNNER
+from launcher.testing.systems import await_condition
+from mqlake.records.messages import INBOUND, RUNNER
 from rules.runner.checkpoint import decode_checkpoint
 from rules.runner.ownership import GROUP
 from rules.runner.settings import RulesSettings

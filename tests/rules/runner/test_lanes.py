@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from mqlake.clock import ManualClock
-from mqlake.output_records import Output, Position
+from mqlake.records.outputs import Output, Position
 from rules.actions.contract import (
     NO_PROBLEMS,
     NO_RETRY,

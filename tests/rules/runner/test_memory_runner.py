@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from mqlake.access_records import ApiKey, access_key, encode_access
 from mqlake.clock import SystemClock
 from mqlake.errors import OperationalError
 from mqlake.log.admin import LogAdmin
 from mqlake.log.contract import LogAccess
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
-from mqlake.output_records import Output, Position, output_headers
-from mqlake.records import (
+from mqlake.records.access import ApiKey, access_key, encode_access
+from mqlake.records.messages import (
     ACCESS,
     DEAD_LETTERS,
     HEADER_OUTPUT,
@@ -26,7 +25,8 @@ from mqlake.records import (
     RULES,
     RUNNER,
 )
-from mqlake.rule_records import RulesKey, rules_key
+from mqlake.records.outputs import Output, Position, output_headers
+from mqlake.records.rules import RulesKey, rules_key
 from rules.runner.checkpoint import CHECKPOINT_KEY, Checkpoint, ReadPosition, encode_checkpoint
 from rules.runner.runner import Runner
 from rules.runner.settings import RulesSettings

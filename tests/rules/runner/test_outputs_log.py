@@ -4,7 +4,7 @@ import pytest
 
 from mqlake.log.lost_end import SKIPPED
 from mqlake.log.memory import MemoryLog, MemoryRangeReader
-from mqlake.records import INBOUND, OUTPUTS, SKIPPED_KEY, LogRecord
+from mqlake.records.messages import INBOUND, OUTPUTS, SKIPPED_KEY, LogRecord
 from rules.runner.outputs_log import find_published, read_outputs_range
 
 pytestmark = pytest.mark.anyio

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from launcher.testing import await_condition
+from launcher.testing.systems import await_condition
 from mqlake.errors import InvalidRecord
-from mqlake.output_records import decode_dead_letter, table_row_headers
-from mqlake.records import EVENTS, METRICS, RULES, decode_message
-from mqlake.rule_records import (
+from mqlake.records.messages import EVENTS, METRICS, RULES, decode_message
+from mqlake.records.outputs import decode_dead_letter, table_row_headers
+from mqlake.records.rules import (
     Activation,
     OffsetRange,
     RulesKey,

@@ -7,7 +7,7 @@ import pytest
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
 from mqlake.log.memory import MemoryLog, MemoryLogWriter
-from mqlake.log_disk import LogDisk
+from mqlake.processes.log_disk import LogDisk
 from mqlake.settings import LogDiskSettings
 from rules.actions.contract import Failure, NewRecord, refusal
 from rules.runner.target import ALONE, ASK_AGAIN_SECONDS, KafkaTarget

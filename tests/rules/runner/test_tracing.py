@@ -7,7 +7,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from mqlake.clock import ManualClock
-from mqlake.tracing import Tracer
+from mqlake.processes.tracing import Tracer
 from rules.actions.contract import NO_RETRY, ActionError, Problems, Work
 from rules.runner.tracing import TracedAction
 from tests.rules.test_templates import work_for

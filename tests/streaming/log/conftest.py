@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcher.kafka import Brokers, running_brokers
+from launcher.log.kafka import Brokers, running_brokers
 
 
 @pytest.fixture(scope="session")

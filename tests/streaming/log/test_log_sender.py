@@ -20,13 +20,13 @@ from confluent_kafka.admin import (
 from py4j.clientserver import ClientServer
 from py4j.protocol import Py4JJavaError
 
-from launcher.kafka import Brokers
-from launcher.testing import await_condition
+from launcher.log.kafka import Brokers
+from launcher.testing.systems import await_condition
 from mqlake.errors import LogError
 from mqlake.log.admin import LogAdmin
 from mqlake.log.log_topics import KEPT_UNTIL_READ
-from streaming.figures import parse_positions
-from streaming.sinks import Waiting, parse_undelivered
+from streaming.application.figures import parse_positions
+from streaming.log.sinks import Waiting, parse_undelivered
 from tests.pace import within
 
 pytestmark = [pytest.mark.promise, pytest.mark.kafka]

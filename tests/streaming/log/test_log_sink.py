@@ -11,11 +11,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-from launcher.kafka import Brokers
-from launcher.testing import await_condition
+from launcher.log.kafka import Brokers
+from launcher.testing.systems import await_condition
 from mqlake.clock import SystemClock
 from mqlake.log.admin import LogAdmin, ensure_delivery_topic, ensure_log_topics
-from mqlake.records import (
+from mqlake.records.messages import (
     EVENTS,
     HEADER_SOURCE,
     INBOUND,
@@ -29,13 +29,13 @@ from mqlake.records import (
 )
 from mqlake.settings import LogSettings
 from streaming import queries
-from streaming.checkpoints import Offsets, checkpoint, committed, last_batch
-from streaming.figures import read_done
+from streaming.application.figures import read_done
 from streaming.jobs import router
-from streaming.positions import Positions
+from streaming.log.checkpoints import Offsets, checkpoint, committed, last_batch
+from streaming.log.positions import Positions
+from streaming.log.sinks import read_undelivered
 from streaming.settings.lake import LakeSettings
 from streaming.settings.router import RouterSettings
-from streaming.sinks import read_undelivered
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.kafka import Brokers
-from mqlake.federation_records import (
+from launcher.log.kafka import Brokers
+from mqlake.log.admin import LogAdmin
+from mqlake.log.kafka_writer import KafkaLogWriter
+from mqlake.records.federation import (
     CONFIG,
     FEDERATION,
     KEY,
@@ -13,13 +15,11 @@ from mqlake.federation_records import (
     LinkPosition,
     encode_checkpoint,
 )
-from mqlake.log.admin import LogAdmin
-from mqlake.log.kafka_writer import KafkaLogWriter
-from mqlake.records import EVENTS, INBOUND
+from mqlake.records.messages import EVENTS, INBOUND
 from streaming import queries
-from streaming.checkpoints import checkpoint, committed, write_positions, write_settled
-from streaming.log_retention import RetainingReader
-from streaming.readers import FederationPositions, LastRecord, Readers
+from streaming.log.checkpoints import checkpoint, committed, write_positions, write_settled
+from streaming.reading.log_retention import RetainingReader
+from streaming.reading.readers import FederationPositions, LastRecord, Readers
 from streaming.rules.in_force import RulesInForce
 from streaming.settings.lake import LakeSettings
 from tests.streaming.rule_control import MemoryLog, a_controller

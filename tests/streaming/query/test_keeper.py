@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.testing import await_condition
-from mqlake.control_socket import connect
+from launcher.testing.systems import await_condition
 from mqlake.errors import OperationalError
-from mqlake.query_application import (
+from mqlake.processes.control_socket import connect
+from mqlake.processes.query_application import (
     NAME,
     SOCKET_FILE,
     Cause,
@@ -23,7 +23,7 @@ from mqlake.query_application import (
     Unwanted,
     Use,
 )
-from mqlake.status import STATE_FILE, ProcessReport, replace_file
+from mqlake.processes.status import STATE_FILE, ProcessReport, replace_file
 from streaming.query.java import Java
 from streaming.query.keeper import SparkKeeper
 from tests.api.test_api import write_state

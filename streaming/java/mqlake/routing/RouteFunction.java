@@ -21,7 +21,7 @@ import java.util.concurrent.ConcurrentHashMap;
  * for each gateway that has subscribers.
  *
  * <p>A barrier is delivered to its gateway once its routes are applied, else not at all; a question
- * to the gateway that is asked. The record formats are those of mqlake/records.py.
+ * to the gateway that is asked. The record formats are those of mqlake/records/messages.py.
  */
 public final class RouteFunction implements LogSink.Sending {
     private static final long serialVersionUID = 1L;

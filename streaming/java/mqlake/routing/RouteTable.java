@@ -16,7 +16,7 @@ import java.util.concurrent.ConcurrentSkipListMap;
 /**
  * Which gateways have subscribers for a topic.
  *
- * <p>The twin of mqlake/matching.py; they pass the same generated cases. One thread writes, any
+ * <p>The twin of mqlake/topics/matching.py; they pass the same generated cases. One thread writes, any
  * number read without a lock, as TopicFilters has it. A reader that starts after apply() returned
  * sees its effect, which is all that a barrier needs. A topic that was asked for not long ago is
  * looked up in a cache, of which a change takes out what its filter may match.

@@ -8,12 +8,12 @@ import java.util.zip.CRC32;
  * One share group, `$share/name/filter`, over all its gateways, and how it was before; immutable
  * but for what it forgets.
  *
- * <p>The choice is the twin of mqlake/sharing.py; both pass the same generated cases.
+ * <p>The choice is the twin of mqlake/topics/sharing.py; both pass the same generated cases.
  */
 final class ShareGroup {
     /**
      * So long a group knows how it was: longer than the router goes back when it repeats itself.
-     * `ingest/session/share_routes.py` relies on this and the next one.
+     * `ingest/session/groups/share_routes.py` relies on this and the next one.
      */
     private static final long KEPT_MS = 10 * 60 * 1000;
 

@@ -10,7 +10,7 @@ import java.util.concurrent.ConcurrentHashMap;
 
 /**
  * Notes which rule is being evaluated on which record, in a file that outlives this JVM: when it
- * dies, the process that starts the next one reads there what it died of (streaming/poison_file.py
+ * dies, the process that starts the next one reads there what it died of (streaming/application/poison_file.py
  * has the form).
  *
  * <p>A note costs some stores into mapped memory; nothing is written by a call of the system. Only

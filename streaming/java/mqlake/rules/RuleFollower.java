@@ -20,7 +20,7 @@ import java.util.concurrent.ConcurrentHashMap;
 /**
  * Keeps the rules of this JVM up to date from the log topic of rules: its activations.
  *
- * <p>There is one per JVM and log. Record formats are those of mqlake/rule_records.py.
+ * <p>There is one per JVM and log. Record formats are those of mqlake/records/rules.py.
  */
 public final class RuleFollower extends LogFollower<RuleTable> {
     private static final Logger LOG = LoggerFactory.getLogger(RuleFollower.class);

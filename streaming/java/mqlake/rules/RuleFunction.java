@@ -19,7 +19,7 @@ import java.util.Map;
  *
  * <p>Arguments: log topic, partition, offset, timestamp ms, key, value, names and values of the
  * headers. Which records come here is RuleFilter's matter. The record formats are those of
- * mqlake/records.py and mqlake/rule_records.py.
+ * mqlake/records/messages.py and mqlake/records/rules.py.
  */
 public final class RuleFunction
         implements UDF8<

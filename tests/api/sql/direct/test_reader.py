@@ -11,14 +11,14 @@ from typing import Any
 import psutil
 import pytest
 
-from api.spark import Cancelled
+from api.spark.connect import Cancelled
 from api.sql.checking import check
 from api.sql.direct.questions import Shown, SmallQuestion
 from api.sql.direct.reader import TableFiles
 from api.sql.errors import QueryTimeoutError
 from api.sql.results import write
 from api.sql.running import QueryLimits, QueryRunner
-from mqlake.tables import MESSAGES
+from mqlake.tables.catalogue import MESSAGES
 from tests.ingest.gateway.lake.tables import append
 
 pytestmark = pytest.mark.programs

@@ -42,7 +42,7 @@ from ingest.federation.brokers.events import (
 )
 from ingest.federation.brokers.meshes import MeshState, Timing
 from ingest.federation.envelope import ChainKey, SiteMessage, from_mqtt, to_mqtt
-from mqlake.matching import filter_matches
+from mqlake.topics.matching import filter_matches
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from ingest.federation.brokers.links import Link, LinkLimits
-from ingest.federation.settings import BrokerSettings, FederationSettings
+from ingest.federation.settings import BrokerSettings
 from ingest.protocol.packets import Publish, Subscription
 from ingest.protocol.properties import MAX_USER_PROPERTIES
 

@@ -11,11 +11,11 @@ from ingest.federation.settings import FederationSettings, ListenSettings, Neigh
 from ingest.federation.sites.service import SiteService
 from launcher.ports import free_ports
 from mqlake.clock import SystemClock
-from mqlake.federation_records import FEDERATION
 from mqlake.identifiers import MessageIdentifiers
 from mqlake.log.contract import LogAccess, settle
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
-from mqlake.records import (
+from mqlake.records.federation import FEDERATION
+from mqlake.records.messages import (
     EVENTS,
     GATEWAYS,
     INBOUND,
@@ -33,7 +33,7 @@ from mqlake.records import (
     route_headers,
     route_key,
 )
-from mqlake.rule_records import (
+from mqlake.records.rules import (
     Activation,
     OffsetRange,
     RulesKey,
@@ -41,7 +41,7 @@ from mqlake.rule_records import (
     encode_activation,
     rules_key,
 )
-from mqlake.session_records import StoredSubscription, encode_session, session_key
+from mqlake.records.sessions import StoredSubscription, encode_session, session_key
 from mqlake.settings import LogSettings
 from tests.ingest.federation.sites.router import Router
 from tests.mqlake.sessions import a_session

@@ -4,9 +4,7 @@ from collections import defaultdict
 
 from mqlake.errors import LogError
 from mqlake.log.memory import MemoryLog
-from mqlake.matching import filter_matches
-from mqlake.record_versions import HEADER_MQTT
-from mqlake.records import (
+from mqlake.records.messages import (
     BARRIER_KEY_PREFIX,
     FLAG_UNSHARED,
     HEADER_SOURCE,
@@ -20,8 +18,10 @@ from mqlake.records import (
     encode_source,
     groups_of,
 )
-from mqlake.sharing import ShareWeight, choose_gateway, decode_weight
-from mqlake.topics import split_shared
+from mqlake.records.versions import HEADER_MQTT
+from mqlake.topics.matching import filter_matches
+from mqlake.topics.names import split_shared
+from mqlake.topics.sharing import ShareWeight, choose_gateway, decode_weight
 
 
 class Router:

@@ -10,10 +10,10 @@ from ingest.federation.sites.inlet import Inlet
 from ingest.federation.sites.streams import Streams
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError, OperationalError
-from mqlake.federation_records import FEDERATION, KEY, RUN, LinkPosition
 from mqlake.log.contract import LogAccess
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryRangeReader
-from mqlake.records import INBOUND
+from mqlake.records.federation import FEDERATION, KEY, RUN, LinkPosition
+from mqlake.records.messages import INBOUND
 
 pytestmark = pytest.mark.anyio
 

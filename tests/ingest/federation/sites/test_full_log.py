@@ -11,8 +11,8 @@ import pytest
 
 from ingest.federation.sites import checkpoints, full_log
 from ingest.federation.sites.full_log import FullLog
-from mqlake import log_disk
-from mqlake.log_disk import LogDisk
+from mqlake.processes import log_disk
+from mqlake.processes.log_disk import LogDisk
 from mqlake.settings import LogDiskSettings
 from tests.ingest.federation.sites.harness import Site, are_linked, until
 

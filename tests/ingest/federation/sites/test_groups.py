@@ -13,8 +13,8 @@ from ingest.federation.prefixes import Prefixes
 from ingest.federation.sites.groups import SiteGroups
 from ingest.federation.sites.interest import Interest, InterestEntry
 from ingest.federation.sites.subscriptions import SiteSubscriptions
-from mqlake.record_versions import HEADER_MQTT
-from mqlake.records import FLAG_UNSHARED, INBOUND, ROUTES, decode_barrier_key
+from mqlake.records.messages import FLAG_UNSHARED, INBOUND, ROUTES, decode_barrier_key
+from mqlake.records.versions import HEADER_MQTT
 from tests.ingest.federation.sites.harness import TURN_SECONDS, Site, are_linked, until
 
 pytestmark = pytest.mark.anyio

@@ -29,9 +29,9 @@ from ingest.federation.sites.outlet import Outlet, OutletCounters, SiteLog
 from ingest.federation.sites.streams import Streams
 from ingest.federation.sites.subscriptions import SiteSubscriptions
 from ingest.protocol.packets import Publish
-from mqlake.federation_records import LinkPosition
 from mqlake.log.memory import MemoryLog
-from mqlake.records import (
+from mqlake.records.federation import LinkPosition
+from mqlake.records.messages import (
     INBOUND,
     ROUTES,
     Barrier,
@@ -42,7 +42,7 @@ from mqlake.records import (
     message_key,
     route_key,
 )
-from mqlake.records import Message as LogMessage
+from mqlake.records.messages import Message as LogMessage
 from tests.ingest.federation.sites.router import Router
 from tests.ingest.simulations import simulations_wanted
 

@@ -20,7 +20,7 @@ from ingest.federation.sites.inlet import Inlet, InletVerdict
 from ingest.federation.sites.log_messages import Carried, GroupOrigin, to_publish
 from ingest.federation.sites.streams import StreamKey, Streams
 from ingest.protocol.packets import Publish
-from mqlake.records import HEADER_CLIENT_ID, HEADER_ID, HEADER_ORIGIN
+from mqlake.records.messages import HEADER_CLIENT_ID, HEADER_ID, HEADER_ORIGIN
 
 GROUP = "$share/g/f/#"
 HERE, NEIGHBOUR = 1, 2

@@ -6,8 +6,8 @@ import pytest
 
 from ingest.federation.settings import FederationSettings, NeighborSettings
 from ingest.federation.sites.link import LinkContext, SiteLink
-from mqlake.federation_records import LinkPosition
-from mqlake.growth import Growth
+from mqlake.log.growth import Growth
+from mqlake.records.federation import LinkPosition
 
 pytestmark = pytest.mark.anyio
 

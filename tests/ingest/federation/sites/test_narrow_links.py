@@ -14,7 +14,7 @@ from ingest.federation.sites.inlet import Inlet, InletVerdict, stream_of
 from ingest.federation.sites.log_messages import of_publish
 from ingest.federation.sites.outlet import Outlet
 from ingest.federation.sites.streams import StreamKey, Streams
-from mqlake.federation_records import LinkPosition
+from mqlake.records.federation import LinkPosition
 from tests.ingest.federation.sites.harness import Site, are_linked, until
 from tests.ingest.federation.sites.test_outlet import NOW_MS, THIRD, outlet, stream_record
 

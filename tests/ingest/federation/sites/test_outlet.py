@@ -17,8 +17,8 @@ from ingest.federation.sites.log_messages import of_offer, of_publish
 from ingest.federation.sites.outlet import NO_LIMITS, Outlet, OutletCounters, SiteLog
 from ingest.federation.sites.streams import StreamKey, Streams
 from ingest.protocol.packets import Publish
-from mqlake.federation_records import LinkPosition
-from mqlake.records import (
+from mqlake.records.federation import LinkPosition
+from mqlake.records.messages import (
     HEADER_SOURCE,
     LogRecord,
     Message,

@@ -10,7 +10,7 @@ from ingest.federation.sites.bodies import Bodies
 from ingest.federation.sites.outlet import Outlet
 from ingest.federation.sites.taking import Taking
 from ingest.federation.sites.words import DeliveryWays
-from mqlake.records import INBOUND
+from mqlake.records.messages import INBOUND
 from tests import waiting
 from tests.ingest.federation.sites.harness import Site, are_linked, until
 

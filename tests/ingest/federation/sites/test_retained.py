@@ -23,9 +23,9 @@ from ingest.federation.sites.outlet import Outlet, OutletCounters, SiteLog
 from ingest.federation.sites.retained import Rank, SiteRetained, Stamps
 from ingest.federation.sites.streams import Streams
 from mqlake.errors import InvalidRecord
-from mqlake.federation_records import LinkPosition
-from mqlake.record_versions import HEADER_MQTT
-from mqlake.records import FLAG_RETAIN, LogRecord, Message, message_headers
+from mqlake.records.federation import LinkPosition
+from mqlake.records.messages import FLAG_RETAIN, LogRecord, Message, message_headers
+from mqlake.records.versions import HEADER_MQTT
 from tests.ingest.simulations import simulations_wanted
 
 SEEDS = 400

@@ -14,9 +14,9 @@ from ingest.federation.sites import spreading
 from ingest.federation.sites.log_messages import site_message_of
 from ingest.federation.sites.retained import SiteRetained
 from mqlake.errors import LogError, OperationalError
-from mqlake.federation_records import FEDERATION, KEY, decode_checkpoint, decode_reach
 from mqlake.log.memory import MemoryLogReader
-from mqlake.records import GATEWAYS, INBOUND, REACH_KEY, Message
+from mqlake.records.federation import FEDERATION, KEY, decode_checkpoint, decode_reach
+from mqlake.records.messages import GATEWAYS, INBOUND, REACH_KEY, Message
 from tests.ingest.federation.sites.harness import Site, are_linked, until
 
 pytestmark = pytest.mark.anyio

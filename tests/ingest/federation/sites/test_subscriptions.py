@@ -8,7 +8,7 @@ import pytest
 from ingest.federation.filters import covers, summarise
 from ingest.federation.prefixes import Prefixes
 from ingest.federation.sites.subscriptions import SiteSubscriptions
-from mqlake.records import ROUTES, LogRecord, Route, route_key
+from mqlake.records.messages import ROUTES, LogRecord, Route, route_key
 
 
 def subscriptions(most: int = 4, always: tuple[str, ...] = ()) -> SiteSubscriptions:

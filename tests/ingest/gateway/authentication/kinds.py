@@ -24,7 +24,7 @@ from ingest.gateway.settings.authenticators import (
 from ingest.protocol.packets import Connack, Connect
 from ingest.protocol.reason_codes import ConnackReasonCode
 from mqlake.clock import SystemClock
-from mqlake.credentials import make_verifier
+from mqlake.security.credentials import make_verifier
 from tests.ingest.gateway.authentication.signing import (
     AUDIENCE,
     ISSUER,

@@ -13,7 +13,7 @@ from typing import Final
 import trustme
 
 from launcher.ports import free_ports
-from launcher.testing import await_condition
+from launcher.testing.systems import await_condition
 
 SLAPD: Final = "/usr/sbin/slapd"
 INSTALL: Final = "OpenLDAP's server is missing: apt install slapd"

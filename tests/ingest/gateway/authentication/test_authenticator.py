@@ -20,7 +20,13 @@ from ingest.gateway.authentication.outcomes import (
 from ingest.gateway.authentication.scram import ScramServer
 from ingest.protocol.reason_codes import ConnackReasonCode
 from mqlake.clock import ManualClock
-from mqlake.credentials import CredentialsError, Verifier, make_verifier, remove_user, set_user
+from mqlake.security.credentials import (
+    CredentialsError,
+    Verifier,
+    make_verifier,
+    remove_user,
+    set_user,
+)
 from tests.ingest.gateway.harness import until
 
 pytestmark = pytest.mark.anyio

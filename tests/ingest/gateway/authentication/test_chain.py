@@ -19,7 +19,7 @@ from ingest.gateway.authentication.outcomes import (
     Verdict,
 )
 from mqlake.clock import ManualClock
-from mqlake.credentials import Verifier, make_verifier, set_user
+from mqlake.security.credentials import Verifier, make_verifier, set_user
 
 pytestmark = pytest.mark.anyio
 

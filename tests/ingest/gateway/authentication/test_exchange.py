@@ -17,7 +17,7 @@ from ingest.protocol.errors import ProtocolViolation
 from ingest.protocol.packets import Auth
 from ingest.protocol.reason_codes import AuthReasonCode, ConnackReasonCode
 from mqlake.clock import ManualClock
-from mqlake.credentials import make_verifier, set_user
+from mqlake.security.credentials import make_verifier, set_user
 
 METHOD = "SCRAM-SHA-256"
 CONTINUE = AuthReasonCode.CONTINUE_AUTHENTICATION

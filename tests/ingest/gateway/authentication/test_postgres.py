@@ -24,7 +24,7 @@ from ingest.gateway.authentication.passwords import PasswordChecks
 from ingest.gateway.authentication.postgres_authenticator import PostgresAuthenticator
 from ingest.gateway.authentication.web import NO_ANSWER
 from ingest.gateway.settings.authenticators import PostgresAuthenticatorSettings
-from mqlake.argon2_verifiers import CheckWork, make_argon2_verifier
+from mqlake.security.argon2_verifiers import CheckWork, make_argon2_verifier
 from tests.ingest.gateway.authentication.kinds import log_in_as_bob, postgres_settings
 from tests.rules.runner.postgres import PASSWORD as DATABASE_PASSWORD
 from tests.rules.runner.postgres import Postgres, running_postgres

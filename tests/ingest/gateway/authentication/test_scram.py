@@ -11,8 +11,8 @@ from scramp import ScramClient, ScramException
 from ingest.gateway.authentication.outcomes import Accepted, Challenge, Refused
 from ingest.gateway.authentication.scram import MAX_MESSAGE_BYTES, ScramServer
 from ingest.protocol.reason_codes import ConnackReasonCode
-from mqlake.credentials import Credentials, make_verifier
-from mqlake.saslprep import prepare
+from mqlake.security.credentials import Credentials, make_verifier
+from mqlake.security.saslprep import prepare
 
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 NONCE = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"

@@ -1,4 +1,4 @@
-"""Delta tables for tests, with the columns of `mqlake.tables`, written without Spark."""
+"""Delta tables for tests, with the columns of `mqlake.tables.catalogue`, written without Spark."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,8 +9,8 @@ from arro3.core import Array, DataType
 from arro3.core import Table as ArrowTable
 from deltalake import CommitProperties, write_deltalake
 
-from mqlake.records import Message
-from mqlake.tables import Table
+from mqlake.records.messages import Message
+from mqlake.tables.catalogue import Table
 
 _TYPES: Final = {
     "string": DataType.string(),

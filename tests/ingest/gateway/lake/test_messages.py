@@ -13,9 +13,9 @@ from ingest.gateway.lake.messages import (
 )
 from ingest.gateway.lake.worker import Worker
 from mqlake.errors import InvalidRecord
-from mqlake.matching import filter_matches
-from mqlake.records import LogRecord, Message, decode_message, message_headers, message_key
-from mqlake.tables import MESSAGES
+from mqlake.records.messages import LogRecord, Message, decode_message, message_headers, message_key
+from mqlake.tables.catalogue import MESSAGES
+from mqlake.topics.matching import filter_matches
 from tests.ingest.gateway.lake.tables import append
 
 START_US = 1_700_000_000_123_000

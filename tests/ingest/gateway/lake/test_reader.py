@@ -17,7 +17,7 @@ import uvloop
 from ingest.gateway.lake.exchange import HistoryPage, TableError
 from ingest.gateway.lake.reader import LakeReader
 from ingest.gateway.store.retained import RetainedRow
-from mqlake.tables import MESSAGES, RETAINED
+from mqlake.tables.catalogue import MESSAGES, RETAINED
 from tests.ingest.gateway.lake.tables import append
 from tests.waiting import until
 

@@ -17,7 +17,7 @@ from ingest.gateway.lake.worker import Worker
 from ingest.gateway.store.database import Database
 from ingest.gateway.store.retained import RetainedRow, RetainedStore
 from mqlake.clock import ManualClock
-from mqlake.tables import RETAINED
+from mqlake.tables.catalogue import RETAINED
 from tests.ingest.gateway.lake.tables import append
 
 

@@ -14,7 +14,7 @@ from ingest.gateway.store.retained import (
     RetainedStore,
 )
 from mqlake.clock import ManualClock
-from mqlake.matching import filter_matches
+from mqlake.topics.matching import filter_matches
 
 
 def a_row(topic_name: str, payload: bytes | None = b"1", rank: int = 0, **more: Any) -> RetainedRow:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.gateway.store.scanning import FilterScan, just_after
-from mqlake.matching import filter_matches
+from mqlake.topics.matching import filter_matches
 
 # Levels with characters on both sides of the separator, and beyond one byte.
 LEVELS = st.sampled_from(["", "a", "b", "a!", "a0", "aa", "$", "$a", "ä", "\U0001f600"])

@@ -10,15 +10,15 @@ import pytest
 from ingest.gateway.store import shards
 from ingest.gateway.store.database import Database
 from ingest.gateway.store.shards import SqliteShardStore
-from ingest.session.entries import UNKNOWN_RUN, ShardEntry
-from ingest.session.memory_shards import MemoryShardStore
-from ingest.session.stored_subscriptions import SubscriptionRow
-from mqlake.shard_records import Claim, Run
+from ingest.session.shard.entries import UNKNOWN_RUN, ShardEntry
+from ingest.session.shard.memory_shards import MemoryShardStore
+from ingest.session.shard.stored_subscriptions import SubscriptionRow
+from mqlake.records.shards import Claim, Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ingest.session.entries import ShardStore
+    from ingest.session.shard.entries import ShardStore
 
 A, B, C = ("t", "a"), ("t", "b"), ("u", "a")
 ONE, TWO = Run("g1", "i1"), Run("g2", "i2")

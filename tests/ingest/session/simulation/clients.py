@@ -6,10 +6,10 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from mqlake.session_records import NEVER_EXPIRES
+from mqlake.records.sessions import NEVER_EXPIRES
 
 if TYPE_CHECKING:
-    from mqlake.shard_records import Key
+    from mqlake.records.shards import Key
     from tests.ingest.session.simulation.gateway import Process
     from tests.ingest.session.simulation.log import Message
     from tests.ingest.session.simulation.schedule import Step

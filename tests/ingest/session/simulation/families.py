@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from mqlake.session_records import NEVER_EXPIRES
+from mqlake.records.sessions import NEVER_EXPIRES
 from tests.ingest.session.simulation.on_disk import WorldOnDisk
 from tests.ingest.session.simulation.opening import OLD_RELEASE
 from tests.ingest.session.simulation.schedule import (

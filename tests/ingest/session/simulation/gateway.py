@@ -7,14 +7,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ingest.gateway.sending.progress import ProgressSaver, SessionProgress
-from ingest.session.checkpoint import Before, CheckpointKind, write
-from ingest.session.effects import ShardRecord
+from ingest.session.client.checkpoint import Before, CheckpointKind, write
 from ingest.session.holder import Holder
 from ingest.session.holder_host import Refusal
+from ingest.session.shard.effects import ShardRecord
 from ingest.session.states import IN_FORCE, SessionState
-from mqlake.progress_records import MarksRecord, ProgressRecord, encode_marks, encode_progress
-from mqlake.session_records import marks_key, progress_key
-from mqlake.shard_records import stamp_headers
+from mqlake.records.progress import MarksRecord, ProgressRecord, encode_marks, encode_progress
+from mqlake.records.sessions import marks_key, progress_key
+from mqlake.records.shards import stamp_headers
 from tests.ingest.session.simulation.lease import SILENCE_MS
 from tests.ingest.session.simulation.log import Message
 from tests.ingest.session.simulation.node import LOOK_AGAIN_MS
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ingest.gateway.sending.session_log import SessionLog
     from ingest.session.holder_host import Grant
     from mqlake.errors import LogError
-    from mqlake.shard_records import Key, Run
+    from mqlake.records.shards import Key, Run
     from tests.ingest.session.simulation.clients import Connection
     from tests.ingest.session.simulation.serving import Serving
     from tests.ingest.session.simulation.world import World

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from ingest.session.memory_shards import MemoryShardStore
 from ingest.session.ownership import Shard
-from mqlake.shard_records import NO_EPOCH, Run, claim_key, decode_claim
+from ingest.session.shard.memory_shards import MemoryShardStore
+from mqlake.records.shards import NO_EPOCH, Run, claim_key, decode_claim
 from tests.ingest.session.simulation.log import COMPACTION_LAG_MS, START_MS
 
 if TYPE_CHECKING:

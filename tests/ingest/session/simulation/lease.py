@@ -5,15 +5,15 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from ingest.session.effects import ShardRecord
 from ingest.session.placement import ShardPlacement, place
+from ingest.session.shard.effects import ShardRecord
 from mqlake.clock import LogClock, Standstill
-from mqlake.shard_records import OWNER_KEY, encode_run, stamp_headers
+from mqlake.records.shards import OWNER_KEY, encode_run, stamp_headers
 from tests.ingest.session.simulation.log import START_MS, SimHeartbeat
 from tests.ingest.session.simulation.node import DELIVERY_MS, LEASE_MS, Node
 
 if TYPE_CHECKING:
-    from mqlake.shard_records import Run
+    from mqlake.records.shards import Run
     from tests.ingest.session.simulation.world import World
 
 TICK_MS: Final = 1_000

@@ -5,12 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from mqlake.records import LogRecord
+from mqlake.records.messages import LogRecord
 
 if TYPE_CHECKING:
-    from ingest.session.effects import ShardRecord
-    from mqlake.record_versions import Headers
-    from mqlake.shard_records import Run
+    from ingest.session.shard.effects import ShardRecord
+    from mqlake.records.shards import Run
+    from mqlake.records.versions import Headers
 
 COMPACTION_LAG_MS: Final = 20_000
 START_MS: Final = 1_700_000_000_000

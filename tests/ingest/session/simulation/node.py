@@ -5,18 +5,18 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from ingest.session.effects import ShardRecord
 from ingest.session.ownership import Shard
-from mqlake.shard_records import shard_of
+from ingest.session.shard.effects import ShardRecord
+from mqlake.records.shards import shard_of
 from tests.ingest.session.simulation.log import START_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ingest.session.effects import Work
+    from ingest.session.shard.effects import Work
     from mqlake.errors import LogError
-    from mqlake.record_versions import Headers
-    from mqlake.shard_records import Key, Run
+    from mqlake.records.shards import Key, Run
+    from mqlake.records.versions import Headers
     from tests.ingest.session.simulation.world import World
 
 LEASE_MS: Final = 10_000

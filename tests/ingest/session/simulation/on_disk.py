@@ -9,7 +9,7 @@ from ingest.gateway.store.shards import SqliteShardStore
 from tests.ingest.session.simulation.world import World
 
 if TYPE_CHECKING:
-    from ingest.session.entries import ShardStore
+    from ingest.session.shard.entries import ShardStore
     from tests.ingest.session.simulation.schedule import Schedule
 
 

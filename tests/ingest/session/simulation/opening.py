@@ -6,9 +6,10 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from ingest.session.catch_up import UNBOUNDED, Missed, log_ranges
-from ingest.session.checkpoint import Before
-from ingest.session.maybe_sent import MaybeSent
+from ingest.session.client.catch_up import UNBOUNDED, Missed, log_ranges
+from ingest.session.client.checkpoint import Before
+from ingest.session.client.maybe_sent import MaybeSent
+from ingest.session.client.outgoing import Exchange
 from ingest.session.opening import (
     NOTHING_STORED,
     CatchUp,
@@ -24,11 +25,10 @@ from ingest.session.opening import (
     Welcome,
     open_session,
 )
-from ingest.session.outgoing import Exchange
 from ingest.session.states import SessionState
-from mqlake.offsets import latest
-from mqlake.progress_records import decode_progress
-from mqlake.session_records import decode_session, session_members, will_exchange
+from mqlake.records.offsets import latest
+from mqlake.records.progress import decode_progress
+from mqlake.records.sessions import decode_session, session_members, will_exchange
 from tests.ingest.session.simulation.invariants import Violation
 from tests.ingest.session.simulation.sending import REPEATED
 from tests.ingest.session.simulation.serving import Serving
@@ -36,11 +36,11 @@ from tests.ingest.session.simulation.serving import Serving
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ingest.session.effects import Work
     from ingest.session.holder_host import Grant
+    from ingest.session.shard.effects import Work
     from mqlake.errors import LogError
-    from mqlake.progress_records import ProgressRecord
-    from mqlake.shard_records import Key
+    from mqlake.records.progress import ProgressRecord
+    from mqlake.records.shards import Key
     from tests.ingest.session.simulation.clients import Connection
     from tests.ingest.session.simulation.gateway import Process
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from ingest.session.effects import (
+from ingest.session.shard.effects import (
     AppendRecords,
     Effect,
     EndOffsets,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ingest.session.ownership import Shard
-    from mqlake.shard_records import Run
+    from mqlake.records.shards import Run
     from tests.ingest.session.simulation.world import World
 
 

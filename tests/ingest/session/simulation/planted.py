@@ -10,13 +10,13 @@ import pytest
 
 from ingest.gateway.sending.progress import SessionProgress
 from ingest.gateway.store import shards
-from ingest.session import acts, fallen_behind, ownership, stored_sessions
-from ingest.session.catch_up import Missed
-from ingest.session.effects import AppendRecords, PublishWills, Tell
-from ingest.session.entries import UNKNOWN_RUN, ShardEntry
+from ingest.session import ownership
+from ingest.session.client import fallen_behind
+from ingest.session.client.catch_up import Missed
+from ingest.session.client.incoming import Arrival, IncomingMessages
+from ingest.session.client.maybe_sent import MaybeSent
+from ingest.session.client.outgoing import Exchange, OutgoingMessages
 from ingest.session.holder import Holder
-from ingest.session.incoming import Arrival, IncomingMessages
-from ingest.session.maybe_sent import MaybeSent
 from ingest.session.opening import (
     CatchUp,
     ClaimSession,
@@ -27,14 +27,16 @@ from ingest.session.opening import (
     Save,
     Welcome,
 )
-from ingest.session.outgoing import Exchange, OutgoingMessages
 from ingest.session.ownership import Shard
-from ingest.session.stored_sessions import SessionsOfShard
-from ingest.session.taken_sessions import TakenSession
+from ingest.session.shard import acts, stored_sessions
+from ingest.session.shard.effects import AppendRecords, PublishWills, Tell
+from ingest.session.shard.entries import UNKNOWN_RUN, ShardEntry
+from ingest.session.shard.stored_sessions import SessionsOfShard
+from ingest.session.shard.taken_sessions import TakenSession
 from mqlake.clock import LogClock, Standstill
-from mqlake.progress_records import MarksRecord, decode_marks
-from mqlake.session_records import SessionOutline, will_exchange
-from mqlake.shard_records import ANYBODY, Claim
+from mqlake.records.progress import MarksRecord, decode_marks
+from mqlake.records.sessions import SessionOutline, will_exchange
+from mqlake.records.shards import ANYBODY, Claim
 from tests.ingest.session.simulation import opening, serving
 from tests.ingest.session.simulation.clients import TENANT
 from tests.ingest.session.simulation.families import (
@@ -60,7 +62,7 @@ from tests.ingest.session.simulation.serving import Serving
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from mqlake.shard_records import Key, Run, Stamp
+    from mqlake.records.shards import Key, Run, Stamp
     from tests.ingest.session.simulation.invariants import Violation
 
     Family = Callable[[], Iterator[Violation | None]]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ingest.session.checkpoint import SaveQueue
-from ingest.session.effects import Find, Search
-from ingest.session.incoming import Arrival
-from mqlake.session_records import exchange_name
+from ingest.session.client.checkpoint import SaveQueue
+from ingest.session.client.incoming import Arrival
+from ingest.session.shard.effects import Find, Search
+from mqlake.records.sessions import exchange_name
 from tests.ingest.session.simulation.log import Message
 from tests.ingest.session.simulation.node import GIVEN_UP
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
-from mqlake.session_records import NEVER_EXPIRES
+from mqlake.records.sessions import NEVER_EXPIRES
 
 LATE_MS: Final = 900
 """How long after it was sent a request lands at the latest."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ingest.session.checkpoint import SaveQueue
-from ingest.session.outgoing import Offer, OutgoingMessages
+from ingest.session.client.checkpoint import SaveQueue
+from ingest.session.client.outgoing import Offer, OutgoingMessages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ingest.gateway.sending.progress import SessionProgress
-    from ingest.session.maybe_sent import MaybeSent
+    from ingest.session.client.maybe_sent import MaybeSent
     from tests.ingest.session.simulation.clients import Connection
     from tests.ingest.session.simulation.serving import Serving
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ingest.session.catch_up import UNBOUNDED, Missed, log_ranges
-from ingest.session.checkpoint import Before, CheckpointKind, write
-from ingest.session.fallen_behind import first_unread, recorded
-from ingest.session.incoming import IncomingMessages
+from ingest.session.client.catch_up import UNBOUNDED, Missed, log_ranges
+from ingest.session.client.checkpoint import Before, CheckpointKind, write
+from ingest.session.client.fallen_behind import first_unread, recorded
+from ingest.session.client.incoming import IncomingMessages
 from ingest.session.states import IN_FORCE, OVER, SessionState, step
-from mqlake.offsets import latest
-from mqlake.progress_records import HistoryRecord, Outgoing, ProgressRecord
-from mqlake.session_records import (
+from mqlake.records.offsets import latest
+from mqlake.records.progress import HistoryRecord, Outgoing, ProgressRecord
+from mqlake.records.sessions import (
     SessionRecord,
     StoredSubscription,
     StoredWill,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ingest.gateway.sending.progress import SessionProgress
     from mqlake.errors import LogError
-    from mqlake.shard_records import Key
+    from mqlake.records.shards import Key
     from tests.ingest.session.simulation.clients import Connection
     from tests.ingest.session.simulation.gateway import Process
     from tests.ingest.session.simulation.log import Message

@@ -6,9 +6,9 @@ from heapq import heappop, heappush
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from ingest.session.memory_shards import MemoryShardStore
-from mqlake.session_records import NEVER_EXPIRES
-from mqlake.shard_records import Run
+from ingest.session.shard.memory_shards import MemoryShardStore
+from mqlake.records.sessions import NEVER_EXPIRES
+from mqlake.records.shards import Run
 from tests.ingest.session.simulation.clients import Client
 from tests.ingest.session.simulation.gateway import Process
 from tests.ingest.session.simulation.invariants import QUIET_MS, Judge
@@ -26,8 +26,8 @@ from tests.ingest.session.simulation.schedule import CLIENTS, LATE_MS, Fault, Sc
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ingest.session.effects import Find, ShardRecord
-    from ingest.session.entries import ShardStore
+    from ingest.session.shard.effects import Find, ShardRecord
+    from ingest.session.shard.entries import ShardStore
 
 
 class World:
