@@ -13,6 +13,7 @@ from tests.gate.guard import PureTestsStartNothing
 from tests.gate.lanes import Lanes, LaneScheduling, check_shared_systems, lateness
 from tests.gate.order import mix_files
 from tests.gate.plan import Plan
+from tests.gate.reads import Reads
 from tests.gate.report import Report, reason_of
 from tests.gate.watchdog import Watchdog
 
@@ -53,6 +54,8 @@ def pytest_configure(config: pytest.Config) -> None:
             config.pluginmanager.register(Report(config, plan))
     elif plan is not None:
         plan.pid_file(handed_over["workerid"]).write_text(str(os.getpid()))
+        if plan.notes_reads:
+            config.pluginmanager.register(Reads(plan.reads_file(handed_over["workerid"])))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

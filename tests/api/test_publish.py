@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from api.routes.publish import MAX_USER_PROPERTIES as MOST_OF_THE_API
+from ingest.protocol.properties import MAX_USER_PROPERTIES
 from mqlake.records.messages import INBOUND, Message, decode_message
 from tests.api.conftest import AUTHORIZED, Api
 from tests.api.test_access import bearer, code_of, make_key
@@ -160,3 +162,7 @@ def test_of_many_none_is_published_when_one_is_wrong(api: Api) -> None:
     answer = api.request("POST", "/publish/bulk", json={"messages": messages})
     assert code_of(answer) == (422, "invalid_request")
     assert api.log.records == []
+
+
+def test_as_many_user_properties_are_taken_as_a_client_may_have() -> None:
+    assert MOST_OF_THE_API == MAX_USER_PROPERTIES

@@ -25,7 +25,16 @@ import pytest
 from tests.gate.campaign import costs_now
 from tests.gate.changed import as_many_as, changed_files, concerned
 from tests.gate.classes import ROOT, Class, class_of, files_of_tests, simulates
-from tests.gate.full_run import FullRun
+from tests.gate.distributions import (
+    DISTRIBUTIONS,
+    NotProvenError,
+    content_of,
+    proof_of,
+    proven_files,
+    read_proofs,
+    record,
+)
+from tests.gate.full_run import FullRun, file_of
 from tests.gate.ledger import Entry, add_to_ledger
 from tests.gate.outcome import Outcome, worth_another_run
 from tests.gate.plan import BUDGET, BUSY_PACE, Plan, left_out_of
@@ -58,16 +67,34 @@ _FULL_SIMULATIONS: Final = "20000"
     metavar="[REVISION]",
     help="Three minutes of what a change since HEAD, or another revision, concerns.",
 )
+@click.option(
+    "--distribution",
+    type=click.Choice(sorted(DISTRIBUTIONS)),
+    help="All tests of a distribution, put on record when they pass.",
+)
 @click.option("--limit-minutes", type=float, help="Stop after so many minutes, with a summary.")
-def main(fast: bool, full: bool, changed: str | None, limit_minutes: float | None) -> None:
+def main(
+    fast: bool,
+    full: bool,
+    changed: str | None,
+    distribution: str | None,
+    limit_minutes: float | None,
+) -> None:
+    is_all = full or changed is not None or distribution is not None
     with tempfile.TemporaryDirectory(prefix="mqlake-gate-") as folder:
-        gate = Gate(Path(folder), full or changed is not None, limit_minutes)
+        gate = Gate(Path(folder), is_all, limit_minutes)
         if changed is not None:
             passed = gate.changed(changed)
+        elif distribution is not None:
+            passed = gate.distribution(distribution)
         else:
             passed = gate.pure() and (fast or gate.programs())
             if passed and full:
-                passed = gate.simulations() and gate.put_on_record()
+                passed = (
+                    all(gate.distribution(name) for name in DISTRIBUTIONS)
+                    and gate.simulations()
+                    and gate.put_on_record()
+                )
     sys.exit(0 if passed else 1)
 
 
@@ -84,10 +111,20 @@ class Gate:
         self._folder = folder
         self._limit_minutes = limit_minutes
         left_out: list[str] = []
-        if not is_full:
+        proven: list[str] = []
+        self._apart: set[Path] = set()
+        """Files of tests that the two stages do without: proven, or run for their distribution."""
+        if is_full:
+            self._apart.update(*(one.files_of_tests() for one in DISTRIBUTIONS.values()))
+        else:
+            proofs = read_proofs()
+            for name, files in proven_files(proofs, content_of).items():
+                self._apart.update(files)
+                proven.append(f"{name}, {len(files)} files of tests ({proofs[name].commit})")
             costs = costs_now(FullRun.read().costs)
+            costs = {one: cost for one, cost in costs.items() if not self._is_apart(one)}
             left_out = left_out_of(costs, BUDGET / _slowness(), _turn())
-        self._plan = Plan(began=time.time(), is_full=is_full, left_out=left_out)
+        self._plan = Plan(began=time.time(), is_full=is_full, left_out=left_out, proven=proven)
 
     def pure(self) -> bool:
         """Run all that starts no program, whatever of it fails; tell whether nothing did."""
@@ -96,14 +133,47 @@ class Gate:
         self._plan = replace(
             self._plan, static_seconds=used.ru_utime + used.ru_stime, static_failures=failed
         )
-        files = [file for file in files_of_tests() if class_of(file) is Class.PURE]
+        files = [file for file in self._files() if class_of(file) is Class.PURE]
         code = self._pytest("pure", _PURE_WORKERS, files, f"--order={_commit()}")
         return code == pytest.ExitCode.OK and not failed
 
     def programs(self) -> bool:
         """Run all that starts programs, as far as the budget goes; tell whether it passes."""
-        files = [file for file in files_of_tests() if class_of(file) is not Class.PURE]
+        files = [file for file in self._files() if class_of(file) is not Class.PURE]
         code = self._pytest("programs", _PROGRAM_WORKERS, files)
+        if code == pytest.ExitCode.TESTS_FAILED:
+            return self._passes_alone()
+        return code == pytest.ExitCode.OK
+
+    def distribution(self, name: str) -> bool:
+        """Run all tests of a distribution, and put on record that they pass; tell whether they do.
+
+        Those that pass only when they run alone are not on record.
+        """
+        distribution = DISTRIBUTIONS[name]
+        before = content_of(distribution)
+        self._plan = replace(self._plan, notes_reads=True)
+        code = self._pytest(name, _PURE_WORKERS, distribution.files_of_tests())
+        self._plan = replace(self._plan, notes_reads=False)
+        opened = {
+            Path(line)
+            for file in self._folder.glob(f"{name}.*.reads")
+            for line in file.read_text(encoding="utf-8").splitlines()
+        }
+        try:
+            proof = proof_of(
+                distribution,
+                code,
+                self._outcomes()[-1],
+                (before, content_of(distribution)),
+                opened,
+                _today(),
+                _git("rev-parse", "--short", "HEAD"),
+            )
+        except NotProvenError as exc:
+            click.echo(f"== {name} is not put on record: {exc}")
+        else:
+            record(name, proof)
         if code == pytest.ExitCode.TESTS_FAILED:
             return self._passes_alone()
         return code == pytest.ExitCode.OK
@@ -137,6 +207,12 @@ class Gate:
         if taken:
             passed.append(self._pytest("changed", _PURE_WORKERS, taken) == pytest.ExitCode.OK)
         return all(passed)
+
+    def _files(self) -> list[Path]:
+        return [file for file in files_of_tests() if file not in self._apart]
+
+    def _is_apart(self, cost_name: str) -> bool:
+        return ROOT / file_of(cost_name) in self._apart
 
     def _passes_alone(self) -> bool:
         """Run once more what the machine may have turned over, and nothing that is a fault."""

@@ -35,7 +35,7 @@ def concerned(changed: Iterable[str]) -> list[Path]:
     """
     graph = grimp.build_graph(*PACKAGES, cache_dir=None)
     files = {
-        _module(file.relative_to(ROOT)): file
+        module_of(file.relative_to(ROOT)): file
         for file in (*files_of_tests(), *sorted(LAB.rglob("test_*.py")))
     }
     begins = [name for path in changed for name in _concerns(PurePosixPath(path), files)]
@@ -78,7 +78,7 @@ def as_many_as(
 
 def _concerns(path: PurePosixPath, files: Mapping[str, Path]) -> Iterator[str]:
     if path.suffix == ".py":
-        yield _module(path)
+        yield module_of(path)
         return
     folder = PurePosixPath("tests", path.parent)
     for name, file in files.items():
@@ -87,7 +87,8 @@ def _concerns(path: PurePosixPath, files: Mapping[str, Path]) -> Iterator[str]:
             yield name
 
 
-def _module(path: Path | PurePosixPath) -> str:
+def module_of(path: Path | PurePosixPath) -> str:
+    """Return the name by which a file of the checkout is imported."""
     return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
 
 

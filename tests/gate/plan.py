@@ -31,6 +31,8 @@ class Plan:
         run_again: What failed in the stage before and runs once more, in this one.
         static_seconds: Processor seconds of the tools that only read.
         static_failures: Those of them that failed.
+        proven: Of each distribution whose tests do not run, what the summary says.
+        notes_reads: Whether each worker notes which files it reads.
     """
 
     began: float
@@ -41,6 +43,8 @@ class Plan:
     run_again: list[str] = field(default_factory=list)
     static_seconds: float = 0.0
     static_failures: list[str] = field(default_factory=list)
+    proven: list[str] = field(default_factory=list)
+    notes_reads: bool = False
 
     def leaves_out(self, item: pytest.Item) -> bool:
         """Tell whether a test is of the campaign and not of this run."""
@@ -52,6 +56,10 @@ class Plan:
     def pid_file(self, worker: str) -> Path:
         """Return where a worker notes which process it is, before it is ready."""
         return Path(self.outcome).with_suffix(f".{worker}.pid")
+
+    def reads_file(self, worker: str) -> Path:
+        """Return where a worker notes which files it has read."""
+        return Path(self.outcome).with_suffix(f".{worker}.reads")
 
     def write(self, file: Path) -> None:
         """Write it for `--plan`."""

@@ -157,6 +157,7 @@ class Report:
             count = len(plan.left_out)
             yield f"left out, in turn with other changes: {count} tests of the campaign"
             yield from (f"{count:5} of {file}" for file, count in sorted(files.items()))
+        yield from (f"not run, as proven by its content: {one}" for one in plan.proven)
         if used > BUDGET and not plan.is_full:
             word = "FAILED" if self._is_too_dear() else "WARNING"
             yield f"{word}: that is above the budget of {BUDGET:,.0f} processor seconds"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.gate.classes import ROOT
 from tests.gate.harness import Stage, run
 from tests.gate.outcome import Failure, worth_another_run
 from tests.gate.plan import BUDGET
@@ -139,6 +140,17 @@ def test_tells(number):
     workers = {tuple(file.name.split("-")[:2]) for file in told.iterdir()}
     assert {name for name, _ in workers} == {"test_told_0", "test_told_1"}
     assert len(workers) == 2
+
+
+def test_workers_note_what_tests_read_of_the_checkout(tmp_path: Path) -> None:
+    document, name = ROOT / "docs" / "README.md", "reads"
+    text = f"import mqlake.clock\n\ndef test_reads(): open({str(document)!r}).close()\n"
+    run(tmp_path, name, text, notes_reads=True)
+    (noted,) = tmp_path.glob(f"{name}.*.reads")
+    files = noted.read_text(encoding="utf-8").splitlines()
+    assert {str(document), str(ROOT / "mqlake" / "clock.py")} <= set(files)
+    # That the gate looks at all files of tests to order them is not of a test.
+    assert str(ROOT / "tests" / "api" / "test_api.py") not in files
 
 
 @pytest.mark.parametrize(

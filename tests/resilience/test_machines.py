@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from launcher.testing.systems import await_condition
 from resilience.definition import load
 from resilience.errors import TargetError
 from resilience.faults import strike
@@ -23,6 +22,7 @@ from resilience.machines.clock import COMPILER
 from resilience.machines.machine import CLOCK, DISK, PACKETS, LocalMachine, missing
 from resilience.machines.switch import CLEAR, CLIENTS, Conditions, Switch
 from resilience.machines.volume import Volume
+from tests.pace import within
 from tests.waiting import until
 
 pytestmark = pytest.mark.programs
@@ -165,7 +165,8 @@ def test_a_partition_is_one_way_and_ends() -> None:
         switch.change("a", CLIENTS, Conditions(loss=1.0))
         carried = switch.carried
         client.sendall(b"x")
-        await_condition(lambda: switch.dropped >= SENT_AGAIN, "the answer is sent again")
+        # The answer is sent again.
+        asyncio.run(until(lambda: switch.dropped >= SENT_AGAIN, within(60)))
         assert switch.carried > carried  # it has got there
         client.setblocking(False)
         with pytest.raises(BlockingIOError):
