@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from ingest.gateway.base.drops import DropReason
 from ingest.gateway.clients.pending_publish import PendingExchange, PendingPublish
-from ingest.gateway.retained.retained_publishers import RetainedPublisher
 from ingest.protocol.encoder import encode_puback, encode_pubcomp, encode_pubrec
 from ingest.protocol.errors import ProtocolViolation
 from ingest.protocol.packets import MQTT_5_0, Puback, Pubcomp, Publish, Pubrec, Pubrel
@@ -345,9 +344,8 @@ class Receiver:
 
     def _has_no_room_for(self, publish: Publish) -> str:
         """Return whose limit of retained messages is reached; "": it may be retained."""
-        session = self._session
-        publisher = RetainedPublisher(session.tenant, session.client_id, session.principal)
-        return self._context.retained_quota.take(publisher, publish.topic_name, publish.payload)
+        quota, tenant = self._context.retained_quota, self._session.tenant
+        return quota.take(tenant, publish.topic_name, publish.payload)
 
     def _drop_retained(self, publish: Publish, whose: str) -> None:
         """Record a message that is not retained; unless others get it, refuse it (0x97).

@@ -10,8 +10,7 @@ from mqlake.tables.catalogue import RETAINED
 # In the order of `RetainedRow`; times are whole microseconds.
 _QUERY: Final = f"""
 SELECT tenant, topic, payload, qos, properties, client_id,
-    CAST(ts AS BIGINT) AS ts, CAST(expires_at AS BIGINT) AS expires_at, log_partition, log_offset,
-    username
+    CAST(ts AS BIGINT) AS ts, CAST(expires_at AS BIGINT) AS expires_at, log_partition, log_offset
 FROM {RETAINED.name}
 WHERE log_partition IN ("""  # noqa: S608 - a constant
 
@@ -33,7 +32,7 @@ def read_retained(reader: TableReader, partitions: Collection[int]) -> Iterator[
 
 
 def _row(values: tuple[Any, ...]) -> RetainedRow:
-    *message, properties, client_id, ts, expires_at, partition, offset, username = values
+    *message, properties, client_id, ts, expires_at, partition, offset = values
     tenant, topic_name, payload, qos = message
     return RetainedRow(
         tenant,
@@ -46,5 +45,4 @@ def _row(values: tuple[Any, ...]) -> RetainedRow:
         None if expires_at is None else expires_at // 1000,
         partition,
         offset,
-        username or "",
     )

@@ -16,7 +16,7 @@ from ingest.gateway.log.lease import HEARTBEAT_SECONDS
 from ingest.gateway.peers.shared_words import to_members
 from ingest.protocol.reason_codes import ConnackReasonCode
 from ingest.session.limits.fan_out import FanOut, HeardFanOut
-from mqlake.records.tenants import RETAINED, STOCKS, limits_in
+from mqlake.records.tenants import STOCKS, limits_in
 
 if TYPE_CHECKING:
     import asyncio
@@ -85,9 +85,7 @@ class SharedLimits:
         self.absent_subscriptions: Callable[[str], int] = lambda _tenant: 0
         self.clients: WeakValueDictionary[tuple[str, str], Charged] = WeakValueDictionary()
         self._heard = HeardFanOut(gateway)
-        of_users = limits_in(settings, "user_")
-        # Retained messages of users are counted by `ingest.gateway.retained.retained_publishers`.
-        self._of_users = {kind: most for kind, most in of_users.items() if kind not in RETAINED}
+        self._of_users = limits_in(settings, "user_")
         rates = limits_in(settings), self._of_users, limits_in(settings, "gateway_")
         self._always_counts = counts_deliveries or any("deliveries" in one for one in rates)
         self.counts_deliveries = self._always_counts

@@ -19,7 +19,6 @@ from mqlake.records.messages import (
     HEADER_ORIGIN,
     HEADER_PROPERTIES,
     HEADER_SOURCE,
-    HEADER_USERNAME,
     NO_MESSAGE,
     QUESTION_KEY_PREFIX,
     LogRecord,
@@ -320,8 +319,7 @@ class Delivery:
             note_origin(message, headers)
         if retain:  # and only then [MQTT5-3.3.1-8] [MQTT311-3.3.1-12]
             properties = headers.get(HEADER_PROPERTIES)
-            username = headers.get(HEADER_USERNAME, b"").decode()
-            self._retained.apply(tenant, publisher, message, properties, username)
+            self._retained.apply(tenant, publisher, message, properties)
         deliver_copies(message, copies, tenant, self._drops, now_ms)
         if copies:
             self._sampler.countdown -= 1

@@ -65,7 +65,6 @@ from ingest.gateway.process.renewal import Renewal
 from ingest.gateway.process.status import Status, StatusContext
 from ingest.gateway.process.tracing import TracingDelivery, TracingPublisher
 from ingest.gateway.retained.retained import Retained
-from ingest.gateway.retained.retained_publishers import RetainedPublishers
 from ingest.gateway.retained.retained_questions import RetainedAnswers, RetainedQuestions
 from ingest.gateway.retained.retained_quota import RetainedQuota
 from ingest.gateway.retained.retained_shards import RetainedShards
@@ -216,7 +215,7 @@ class Gateway:
         )
 
     def _make_limits(self) -> None:
-        """Make the parts that count what many clients share, and what they have retained."""
+        """Make the parts that count what many clients share."""
         settings, shards, retained = self.settings, self.partitions.retained, self.retained
         self.shared_limits = SharedLimits(
             settings.limits,
@@ -229,8 +228,7 @@ class Gateway:
         )
         self.peers.on_word = self.shared_limits.heard
         self.shard_of = partial(self.writer.partition_of, partitions=shards)
-        publishers = RetainedPublishers(settings.limits, retained, shards, self.context.clock)
-        self.retained_quota = RetainedQuota(self.shared_limits, publishers, retained, self.shard_of)
+        self.retained_quota = RetainedQuota(self.shared_limits, retained, self.shard_of)
 
     def _make_protection(self) -> None:
         """Make the parts that see when there is too much to do."""

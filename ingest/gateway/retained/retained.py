@@ -18,7 +18,6 @@ from ingest.session.client.newer_retained import NewerMessages
 from mqlake.errors import InvalidRecord
 from mqlake.records.messages import (
     HEADER_PROPERTIES,
-    HEADER_USERNAME,
     INBOUND,
     decode_properties,
     is_retained,
@@ -26,11 +25,10 @@ from mqlake.records.messages import (
 from mqlake.records.retained import RetainedMessage, position_of, rank_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     from ingest.gateway.lake.reader import LakeReader
     from ingest.gateway.store.database import Database
-    from ingest.gateway.store.retained import RetainedHolder
     from ingest.protocol.properties import Properties
     from mqlake.clock import Clock
     from mqlake.log.contract import LogRangeReader
@@ -76,7 +74,6 @@ class Retained:
         self._pending: list[RetainedRow] = []
         self._held: set[int] = set()
         self._complete: set[int] = set()
-        self._on_kept: Callable[[str, str], None] | None = None
 
     def __len__(self) -> int:
         """Return how many messages the shards have that this gateway owns."""
@@ -94,30 +91,10 @@ class Retained:
             self._store.usage_of_all() if tenant is None else self._store.usage(self.owned, tenant)
         )
 
-    def holder(self, shard: int, tenant: str, topic_name: str) -> RetainedHolder | None:
-        """Return size and publisher of a topic's message in a copy here; None: there is none."""
+    def size(self, shard: int, tenant: str, topic_name: str) -> int | None:
+        """Return the size of a topic's message in a copy here, in bytes; None: there is none."""
         self.flush()
-        return self._store.holder(shard, tenant, topic_name)
-
-    def count_publishers(self, kinds: Iterable[str], on_kept: Callable[[str, str], None]) -> None:
-        """Count from now on whose messages are retained.
-
-        Args:
-            kinds: See `RetainedStore.count_publishers`.
-            on_kept: Gets tenant and topic name of each message that a copy here takes.
-        """
-        self._store.count_publishers(kinds)
-        self._on_kept = on_kept
-
-    def published(self, kind: str, tenant: str, name: str) -> tuple[int, int, int]:
-        """Return how many messages of a publisher complete copies have, bytes, and these copies.
-
-        Arguments are those of `RetainedStore.published`.
-        """
-        self.flush()
-        complete = self._complete
-        found = [one for one in self._store.published(kind, tenant, name) if one[0] in complete]
-        return sum(one[1] for one in found), sum(one[2] for one in found), len(complete)
+        return self._store.size(shard, tenant, topic_name)
 
     def is_complete(self, shard: int) -> bool:
         """Tell whether the copy of a shard is as new as this gateway's deliveries."""
@@ -143,12 +120,7 @@ class Retained:
         return self._store.drop(shard)
 
     def apply(
-        self,
-        tenant: str,
-        client_id: str,
-        message: OutboundMessage,
-        properties: bytes | None,
-        username: str = "",
+        self, tenant: str, client_id: str, message: OutboundMessage, properties: bytes | None
     ) -> None:
         """Take a message with RETAIN set; an empty one removes that of its topic.
 
@@ -159,23 +131,15 @@ class Retained:
             client_id: The publisher's.
             message: As the router sent it.
             properties: Its properties as they stand in the record.
-            username: The publisher's.
         """
         shard = message.partition % self.shards
         rank = rank_of(message.partition, message.offset, self.shards)
         self.newer.note(shard, tenant, message.topic_name, rank)
         if shard in self._held:
-            self._keep(tenant, client_id, message, properties, username)
-            if self._on_kept is not None:
-                self._on_kept(tenant, message.topic_name)
+            self._keep(tenant, client_id, message, properties)
 
     def _keep(
-        self,
-        tenant: str,
-        client_id: str,
-        message: OutboundMessage,
-        properties: bytes | None,
-        username: str,
+        self, tenant: str, client_id: str, message: OutboundMessage, properties: bytes | None
     ) -> None:
         self._pending.append(
             RetainedRow(
@@ -189,7 +153,6 @@ class Retained:
                 message.expires_at_ms,
                 message.partition % self.shards,
                 rank_of(message.partition, message.offset, self.shards),
-                username,
             )
         )
 
@@ -266,8 +229,7 @@ class Retained:
                 logger.warning("retained message ignored", extra={"fields": {"reason": str(exc)}})
                 continue
             properties = headers.get(HEADER_PROPERTIES)
-            username = headers.get(HEADER_USERNAME, b"").decode(errors="replace")
-            self._keep(inbound.tenant, inbound.publisher, message, properties, username)
+            self._keep(inbound.tenant, inbound.publisher, message, properties)
         self.flush()
 
     def flush(self) -> None:

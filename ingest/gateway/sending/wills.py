@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ingest.gateway.base.drops import DropReason
-from ingest.gateway.retained.retained_publishers import RetainedPublisher
 from ingest.gateway.routing.publishing import client_headers
 from ingest.protocol.packets import Publish
 from mqlake.log.contract import LogFull, settle
@@ -94,8 +93,8 @@ class Wills:
         if rights is not None and not rights.may_publish(will.topic_name, will.qos, will.retain):
             self._drops.add(DropReason.NOT_AUTHORIZED, *drop)
             return
-        retain, publisher = will.retain, RetainedPublisher(*client)
-        if retain and self._retained_quota.take(publisher, will.topic_name, will.payload):
+        retain = will.retain
+        if retain and self._retained_quota.take(session.tenant, will.topic_name, will.payload):
             self._drops.add(DropReason.RETAINED_FULL, *drop)
             retain = False
         if self._limits.counts_deliveries:

@@ -31,17 +31,6 @@ class LimitSettings(SettingsGroup):
         ge=0,
         description="Payload bytes queued for one client. For more see when_queue_full.",
     )
-    retained_messages: int = Field(
-        default=0,
-        ge=0,
-        description="Topics with a retained message published by one client; for more, see "
-        "when_retained_full.",
-    )
-    retained_bytes: int = Field(
-        default=0,
-        ge=0,
-        description="Bytes of these messages: payloads, topic names and properties.",
-    )
     messages_per_second: int = Field(
         default=0,
         ge=0,
@@ -117,16 +106,6 @@ class LimitSettings(SettingsGroup):
         ge=0,
         description="Payload bytes queued for all connected clients of one user; beyond it as with "
         "queued_bytes.",
-    )
-    user_retained_messages: int = Field(
-        default=0,
-        ge=0,
-        description="Topics with a retained message published by the clients of one user.",
-    )
-    user_retained_bytes: int = Field(
-        default=0,
-        ge=0,
-        description="Bytes of these messages.",
     )
     gateway_messages_per_second: int = Field(
         default=0,

@@ -26,7 +26,6 @@ CREATE TABLE retained (
     expires_at_ms INTEGER,
     shard INTEGER NOT NULL,
     rank INTEGER NOT NULL,
-    username TEXT NOT NULL,
     UNIQUE (shard, tenant, topic)
 );
 CREATE INDEX retained_expiry ON retained (expires_at_ms) WHERE expires_at_ms IS NOT NULL;
@@ -62,54 +61,12 @@ CREATE TRIGGER retained_removed AFTER DELETE ON retained BEGIN
     WHERE shard = old.shard AND tenant = old.tenant;
 END;
 """
-CLIENT: Final = "client_id"
-USER: Final = "username"
-"""Columns that name the publisher of a message; an empty name is no publisher."""
-
-_PUBLISHED: Final = """
-CREATE TABLE published (
-    tenant TEXT NOT NULL,
-    kind TEXT NOT NULL,
-    name TEXT NOT NULL,
-    shard INTEGER NOT NULL,
-    messages INTEGER NOT NULL,
-    bytes INTEGER NOT NULL,
-    PRIMARY KEY (tenant, kind, name, shard)
-) WITHOUT ROWID;
-"""
-_PUBLISHED_CHANGES: Final = {
-    "added": "AFTER INSERT ON retained BEGIN {gains} END",
-    "kept": "AFTER UPDATE ON retained WHEN new.{kind} = old.{kind} BEGIN {grows} END",
-    "taken": "AFTER UPDATE ON retained WHEN new.{kind} != old.{kind} BEGIN {loses} {gains} END",
-    "removed": "AFTER DELETE ON retained BEGIN {loses} END",
-}
-_GAINS: Final = f"""
-INSERT OR IGNORE INTO published
-SELECT new.tenant, '{{kind}}', new.{{kind}}, new.shard, 0, 0 WHERE new.{{kind}} != '';
-UPDATE published SET messages = messages + 1, bytes = bytes + {_SIZE.format("new")}
-WHERE tenant = new.tenant AND kind = '{{kind}}' AND name = new.{{kind}}
-AND shard = new.shard;
-"""  # noqa: S608 - constants
-_GROWS: Final = f"""
-UPDATE published SET bytes = bytes + {_SIZE.format("new")} - {_SIZE.format("old")}
-WHERE tenant = new.tenant AND kind = '{{kind}}' AND name = new.{{kind}}
-AND shard = new.shard;
-"""  # noqa: S608 - as above
-_LOSES: Final = f"""
-UPDATE published SET messages = messages - 1, bytes = bytes - {_SIZE.format("old")}
-WHERE tenant = old.tenant AND kind = '{{kind}}' AND name = old.{{kind}}
-AND shard = old.shard;
-DELETE FROM published WHERE messages = 0
-AND tenant = old.tenant AND kind = '{{kind}}' AND name = old.{{kind}}
-AND shard = old.shard;
-"""  # noqa: S608 - as above
 _COLUMNS: Final = (
-    "tenant, topic, payload, qos, properties, client_id, received_at_ms, expires_at_ms,"
-    " shard, rank, username"
+    "tenant, topic, payload, qos, properties, client_id, received_at_ms, expires_at_ms, shard, rank"
 )
 _ADD: Final = f"""
 INSERT INTO retained ({_COLUMNS})
-SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10
 WHERE NOT EXISTS (
     SELECT 1 FROM removed
     WHERE shard = ?9 AND tenant = ?1 AND topic = ?2 AND rank >= ?10
@@ -120,19 +77,14 @@ ON CONFLICT (shard, tenant, topic) DO NOTHING
 _REPLACE: Final = """
 UPDATE retained SET
     payload = ?3, qos = ?4, properties = ?5, client_id = ?6, received_at_ms = ?7,
-    expires_at_ms = ?8, rank = ?10, username = ?11
+    expires_at_ms = ?8, rank = ?10
 WHERE shard = ?9 AND tenant = ?1 AND topic = ?2 AND rank < ?10
 """
 _TOPIC: Final = "shard = ?1 AND tenant = ?2 AND topic = ?3"
 _COUNT: Final = "SELECT ifnull(sum(messages), 0) FROM retained_usage WHERE shard = ?"
 _USAGE_OF_ALL: Final = "SELECT ifnull(sum(messages), 0), ifnull(sum(bytes), 0) FROM retained_usage"
 _USAGE: Final = "SELECT messages, bytes FROM retained_usage WHERE shard = ? AND tenant = ?"
-_HOLDER: Final = (
-    f"SELECT {_SIZE.format('retained')}, client_id, username FROM retained WHERE {_TOPIC}"  # noqa: S608
-)
-_PUBLISHED_BY: Final = (
-    "SELECT shard, messages, bytes FROM published WHERE tenant = ? AND kind = ? AND name = ?"
-)
+_SIZE_OF: Final = f"SELECT {_SIZE.format('retained')} FROM retained WHERE {_TOPIC}"  # noqa: S608
 _GET: Final = f"SELECT {_COLUMNS} FROM retained WHERE {_TOPIC}"  # noqa: S608
 _REMOVE: Final = f"DELETE FROM retained WHERE {_TOPIC} AND rank < ?4"  # noqa: S608
 _NOTE_REMOVED: Final = f"""
@@ -180,17 +132,6 @@ class RetainedRow(NamedTuple):
     expires_at_ms: int | None
     shard: int
     rank: int
-    username: str = ""
-    """User of the publisher; empty: none."""
-
-
-class RetainedHolder(NamedTuple):
-    """Size and publisher of a topic's retained message."""
-
-    size: int
-    """Bytes of payload, topic name and properties."""
-    client_id: str
-    username: str
 
 
 class StoredPage(NamedTuple):
@@ -341,37 +282,10 @@ class RetainedStore:
         found = self._database.row(_USAGE_OF_ALL)
         return (0, 0) if found is None else (int(found[0]), int(found[1]))
 
-    def holder(self, shard: int, tenant: str, topic_name: str) -> RetainedHolder | None:
-        """Return size and publisher of a topic's message, None: nothing is retained."""
-        found = self._database.row(_HOLDER, (shard, tenant, topic_name))
-        return None if found is None else RetainedHolder._make(found)
-
-    def count_publishers(self, kinds: Iterable[str]) -> None:
-        """Count retained messages by publisher from now on; costs each message some µs.
-
-        Args:
-            kinds: `CLIENT`, `USER`.
-        """
-        self._database.create(_PUBLISHED)
-        for kind in kinds:
-            changes = {"gains": _GAINS, "grows": _GROWS, "loses": _LOSES}
-            written = {name: change.format(kind=kind) for name, change in changes.items()}
-            for name, when in _PUBLISHED_CHANGES.items():
-                what = when.format(kind=kind, **written)
-                self._database.create(f"CREATE TRIGGER published_{name}_{kind} {what};")
-
-    def published(self, kind: str, tenant: str, name: str) -> list[tuple[int, int, int]]:
-        """Return how many retained messages a publisher has, and their bytes.
-
-        Args:
-            kind: `CLIENT` or `USER`.
-            tenant: Owner of the topics.
-            name: Name of the client or user.
-
-        Returns:
-            Shard, messages and bytes, of shards with some.
-        """
-        return self._database.rows(_PUBLISHED_BY, (tenant, kind, name))
+    def size(self, shard: int, tenant: str, topic_name: str) -> int | None:
+        """Return the size of a topic's message in bytes, None: nothing is retained."""
+        found = self._database.row(_SIZE_OF, (shard, tenant, topic_name))
+        return None if found is None else int(found[0])
 
     def drop(self, shard: int, *, limit: int = 1000) -> bool:
         """Forget some rows of a shard; False when nothing is left."""

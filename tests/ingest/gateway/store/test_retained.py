@@ -1,4 +1,3 @@
-import random
 from typing import Any
 
 import pytest
@@ -7,9 +6,7 @@ from hypothesis import strategies as st
 
 from ingest.gateway.store.database import Database
 from ingest.gateway.store.retained import (
-    CLIENT,
     MAX_LOOKED_AT,
-    USER,
     RetainedRow,
     RetainedStore,
 )
@@ -287,33 +284,3 @@ def test_a_page_ends_with_the_message_that_reaches_its_bytes(store: RetainedStor
     page = store.page(0, "default", "#", page.position, max_bytes=1)
     assert [row.topic_name for row in page.rows] == ["a/3"]
     assert page.position is not None
-
-
-@pytest.mark.parametrize("kinds", [(CLIENT,), (USER,), (CLIENT, USER)])
-def test_what_publishers_have_is_what_counting_all_of_it_gives(
-    store: RetainedStore, database: Database, kinds: tuple[str, ...]
-) -> None:
-    store.count_publishers(kinds)
-    chosen = random.Random(len(kinds))
-    for rank in range(1_500):
-        payload = bytes(chosen.randrange(4))
-        more = {"client_id": f"c{chosen.randrange(4)}", "username": chosen.choice(["", "u", "v"])}
-        tenant, shard = chosen.choice(["acme", "beta"]), chosen.randrange(2)
-        topic = f"t{chosen.randrange(30)}"
-        store.apply(a_row(topic, payload, rank, tenant=tenant, shard=shard, **more))
-        if rank % 400 == 399:
-            store.drop(chosen.randrange(2), limit=5)
-    for kind in kinds:
-        counted = database.rows(
-            f"SELECT tenant, {kind}, shard, count(*), sum(length(payload) + length(topic))"
-            f" FROM retained WHERE {kind} != '' GROUP BY 1, 2, 3"
-        )
-        assert counted
-        expected: dict[tuple[str, str], list[tuple[int, int, int]]] = {}
-        for tenant, name, *amounts in counted:
-            expected.setdefault((tenant, name), []).append(tuple(amounts))
-        for (tenant, name), amounts in expected.items():
-            assert sorted(store.published(kind, tenant, name)) == sorted(amounts)
-        assert store.published(kind, "acme", "nobody") == []
-        total = database.row("SELECT count(*) FROM published WHERE kind = ?", (kind,))
-        assert total == (len(counted),), "who has none any more has no row"
