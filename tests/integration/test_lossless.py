@@ -88,7 +88,7 @@ def test_what_comes_while_spark_stands_still_is_kept_until_all_have_read_it(
     )
     all_are_there = [(len(messages),)]
     await_condition(lambda: rows_of(small, "messages", places) == all_are_there, "the history")
-    # By SQL once: Spark for queries writes the archive of its classes, too, when it ends in order.
+    # By SQL once: Spark for queries writes the archive of its classes, too, when nobody uses it.
     dropped = small.run("sql", "SELECT count(*) AS n FROM drops", "--format", "csv")
     assert dropped.stdout.split() == ["n", "0"], dropped.stderr
 
