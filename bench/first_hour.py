@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from bench.connector import run_cycles
+from bench.connector import Cycle, run_cycles
 from bench.figures import Figure, Figures, figure, percentiles
 from bench.loader import Load, run_load
 from bench.memory import PARTS, PYTHON, memory_figures, memory_of
@@ -148,8 +148,7 @@ def _connects(bench: Bench) -> Figures:
             bench.gateways[:1],
             cycles=CYCLES,
             in_flight=CYCLES_IN_FLIGHT,
-            keep=False,
-            subscribe=subscribe,
+            cycle=Cycle(subscribe=subscribe),
         )
         what = f"{kind}, {CYCLES_IN_FLIGHT} at a time"
         figures[_figure(what, "connections/s")] = done.per_second

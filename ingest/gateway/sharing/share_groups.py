@@ -248,7 +248,7 @@ class ShareGroups:
         return [
             one
             for one in self.memberships.values()
-            if one.starts is not None and one.state is not MembershipState.LEFT
+            if one.standing.starts is not None and one.standing.state is not MembershipState.LEFT
         ]
 
     def pass_on(self, tenant: str, left: Iterable[OutgoingMessage]) -> None:

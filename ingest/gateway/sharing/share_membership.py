@@ -203,7 +203,9 @@ class ShareMembership:
             since_ms: When it was noticed.
         """
         # It knows itself how far it has read: `written_ms` is to tell that of others.
-        chosen = routes.chosen(self.group, self.run.gateway, self.known, ends, written_ms=0)
+        chosen = routes.chosen(
+            self.group, self.standing.run.gateway, self.known, ends, written_ms=0
+        )
         gap = ShareGap(*chosen.narrowed(ends), since_ms, chosen)
         if not gap.is_empty:
             self.standing.gaps.append(gap)

@@ -1063,7 +1063,7 @@ async def test_bytes_that_wait_in_memory_are_bounded(monkeypatch: pytest.MonkeyP
             await publisher.publish("a/b", b"%03d" % number * 300, 1)
         await harness.delivered()
         (membership,) = harness.gateway.share_groups.memberships.values()
-        assert len(membership.unread) == 15  # of 20, one is out
+        assert len(membership.standing.unread) == 15  # of 20, one is out
         assert len(await collect(20, client)) == 20
 
 

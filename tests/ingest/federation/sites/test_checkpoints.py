@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from ingest.federation.sites.checkpoints import SiteCheckpoints
+from ingest.federation.sites.checkpoints import CheckpointParts, SiteCheckpoints
 from ingest.federation.sites.inlet import Inlet
 from ingest.federation.sites.streams import Streams
 from mqlake.clock import ManualClock
@@ -57,10 +57,12 @@ class Site:
             OURS,
             access,
             ManualClock(),
-            {},
-            cast("Any", spreading),
-            cast("Any", retaining),
-            cast("Any", taking),
+            CheckpointParts(
+                links={},
+                spreading=cast("Any", spreading),
+                retaining=cast("Any", retaining),
+                taking=cast("Any", taking),
+            ),
             lambda: None,
             cast("Any", None),
         )
