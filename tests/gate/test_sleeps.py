@@ -8,12 +8,14 @@ from tests.gate.classes import ROOT
 SLEEPS = {
     "tests/waiting.py": 1,
     "tests/launcher/toy_system.py": 1,  # the same in programs that a supervisor starts
+    "tests/resilience/test_local.py": 1,  # and one that a target does
     # The pace of a load, an attack, a heart, or a clock that a test advances
     "tests/api/test_spark.py": 1,
     "tests/ingest/federation/sites/test_groups.py": 1,
-    "tests/ingest/federation/test_service.py": 1,
+    "tests/ingest/federation/brokers/test_service.py": 1,
     "tests/ingest/gateway/test_fuzz.py": 1,
     "tests/ingest/gateway/test_retained_shards.py": 1,
+    "tests/ingest/gateway/test_returns.py": 1,
     "tests/ingest/gateway/test_survival.py": 1,
     "tests/ingest/hostile/test_slow.py": 1,
     "tests/integration/test_gateway_failures.py": 1,
@@ -31,7 +33,7 @@ SLEEPS = {
     "tests/streaming/test_rule_table.py": 1,
 }
 """Calls by file. None is added but for such a reason, and those that go are taken off."""
-MOST = 22
+MOST = 24
 
 _SLEEP = re.compile(r"(?<!def )(?<!pg_)\bsleep\((?!0\)|\))")
 """Of some time, in texts of programs too: without any it lets others have their turn."""

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from ingest.gateway.sending.delivery_events import DeliveryEvents
     from ingest.gateway.sending.sending import Sender
     from ingest.gateway.sharing.share_groups import ShareGroups
+    from ingest.gateway.sharing.share_settling import ShareSettler
     from ingest.session.subscriptions import Copy, Subscriptions
     from mqlake.log.contract import LogRangeReader
 
@@ -65,6 +66,7 @@ class DeliveryContext:
         delivered: Position of the deliveries.
         subscriptions: Subscriptions of the clients.
         share_groups: Choose the members that get messages of a share group.
+        settler: Tells which messages they were given whose deliveries are gone.
         retained: Kept up to date by deliveries.
         routes: Waits for the barriers.
         on_control: Takes control records.
@@ -86,6 +88,7 @@ class DeliveryContext:
     delivered: Delivered
     subscriptions: Subscriptions[Sender]
     share_groups: ShareGroups
+    settler: ShareSettler
     retained: Retained
     routes: Routes
     on_control: ControlCallback
@@ -118,6 +121,7 @@ class Delivery:
         self._marks = parts.delivered.marks
         self._subscriptions = parts.subscriptions
         self._share_groups = parts.share_groups
+        self._settler = parts.settler
         self._retained = parts.retained
         self._routes = parts.routes
         self._counters = parts.context.counters
@@ -228,7 +232,7 @@ class Delivery:
         Args:
             gap_end: End of the gap, which is not read any more; None: there is none.
         """
-        missed = await self._share_groups.missed()
+        missed = await self._share_groups.missed(self._settler)
         begins = await self._ends.inbound_begins()
         if not self._lease.may_deliver():
             return  # others may have the sessions

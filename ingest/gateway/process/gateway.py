@@ -178,7 +178,7 @@ class Gateway:
         )
         self.tasks = Tasks(loop)
         self.ending = Ending(stop, self.reader)
-        self.lease = Lease(clock, settings.lease_seconds, self._suspend)
+        self.lease = Lease(clock, settings.lease_seconds, lambda: self.shards.suspend())
         self.answers = Reports(self.lease.holds)
         writer.on_log_time = self._reports_come
 
@@ -307,15 +307,8 @@ class Gateway:
         subscriptions, delivered = self.subscriptions, self.delivered
         self.session_log = SessionLog(writer, self.me, lease, self.ending, count)
         self.lookup = lookup = Lookup(log.ranges, ends.inbound, context.clock)
-        reading = partial(
-            CatchingUp,
-            log.ranges,
-            self.lake,
-            delivered.next_offsets,
-            ends.inbound,
-            self.drops,
-            self.partitions,
-        )
+        reached, drops, counts = delivered.next_offsets, self.drops, self.partitions
+        reading = partial(CatchingUp, log.ranges, self.lake, reached, ends.inbound, drops, counts)
         catching_up, returning = reading(), reading(RememberedLog())
         gaps = Gaps(context, catching_up)
         missed = ShareGaps(context, catching_up, gaps, ends)
@@ -323,10 +316,9 @@ class Gateway:
         self.slow_clients = SlowClients(context, subscriptions, catching_up, delivered, lease)
         self.resumer = Resumer(context, returning, gaps, lookup, self.lake, self.slow_clients)
         then = ShareRoutes(context, log.ranges, ends)
-        settler = ShareSettler(context, log, ends, self.partitions, then)
-        known = self.routes, subscriptions, delivered, ends
+        self.settler = settler = ShareSettler(context, log, ends, counts, then)
         self.share_groups = groups = ShareGroups(
-            context, self.share_log, *known, lookup, missed, settler
+            context, self.share_log, self.routes, subscriptions, delivered, ends, lookup, missed
         )
         ended = EndedSessions(context, self.share_log)
         actions = Actions(
@@ -340,9 +332,8 @@ class Gateway:
             group_ended=ended.group,
             told=self._told,
         )
-        readers = ShardReaders.open(log)
         self.shards = shards = Shards(
-            self.me, count, writer, readers, self.database, peers, lease, actions
+            self.me, count, writer, ShardReaders.open(log), self.database, peers, lease, actions
         )
         self.shared_limits.absent_subscriptions = shards.absent_subscriptions
         self.sessions = sessions = Sessions(
@@ -413,6 +404,7 @@ class Gateway:
             delivered=self.delivered,
             subscriptions=self.subscriptions,
             share_groups=groups,
+            settler=self.settler,
             retained=self.retained,
             routes=self.routes,
             on_control=control.process,
@@ -574,9 +566,6 @@ class Gateway:
     def _use_version(self, version: int) -> None:
         self.writer.use(version)
         self.spare.use(version)
-
-    def _suspend(self) -> None:
-        self.shards.suspend()
 
     def _reports_come(self, log_time_ms: int) -> None:
         """Look whether sessions are still held, before the log reports on what was written."""

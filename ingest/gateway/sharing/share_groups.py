@@ -72,7 +72,6 @@ class ShareGroups:
         ends: Say where deliveries begin that are for a new membership.
         lookup: Finds given messages that are not in memory.
         gaps: Reads messages that a group has missed.
-        settler: Tells which messages this gateway was given, when their deliveries are gone.
 
     Attributes:
         memberships: Of this gateway, by group; others only read them.
@@ -88,14 +87,12 @@ class ShareGroups:
         ends: Ends,
         lookup: Lookup,
         gaps: ShareGaps,
-        settler: ShareSettler,
     ) -> None:
         self._context = context
         self._log = log
         self._routes = routes
         self._subscriptions = subscriptions
         self._delivered = delivered
-        self._settler = settler
         self.memberships: dict[GroupKey, ShareMembership] = {}
         # Memberships whose present state is not in the log.
         self._changed: dict[ShareMembership, None] = {}
@@ -214,14 +211,17 @@ class ShareGroups:
         copy = membership.copy(topic_name, publisher, (partition, offset))
         copies.append(copy or Copy(membership, MESSAGE_QOS, True, (), group.topic_filter))
 
-    async def missed(self) -> MissedDeliveries:
+    async def missed(self, settler: ShareSettler) -> MissedDeliveries:
         """Return what tells which messages the router has given this gateway by now.
+
+        Args:
+            settler: Reads that from the log, when the deliveries themselves are gone.
 
         Raises:
             LogError: The log does not answer.
         """
         counting = self._counting()
-        return await self._settler.missed(
+        return await settler.missed(
             [one.group for one in counting], earliest(*(one.known for one in counting))
         )
 

@@ -16,10 +16,10 @@ import java.util.concurrent.ConcurrentSkipListMap;
 /**
  * Which gateways have subscribers for a topic.
  *
- * <p>The twin of mqlake/topics/matching.py; they pass the same generated cases. One thread writes, any
- * number read without a lock, as TopicFilters has it. A reader that starts after apply() returned
- * sees its effect, which is all that a barrier needs. A topic that was asked for not long ago is
- * looked up in a cache, of which a change takes out what its filter may match.
+ * <p>The twin of mqlake/topics/matching.py; they pass the same generated cases. One thread writes,
+ * any number read without a lock, as TopicFilters has it. A reader that starts after apply()
+ * returned sees its effect, which is all that a barrier needs. A topic that was asked for not long
+ * ago is looked up in a cache, of which a change takes out what its filter may match.
  *
  * <p>A message goes to one gateway of a share group, so the group is as it was at the message's
  * place: as the routes say that are in force there (see {@link RoutesInForce}), whatever the table

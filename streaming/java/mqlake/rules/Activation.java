@@ -12,7 +12,8 @@ import java.util.HashMap;
 import java.util.Map;
 
 /**
- * Reads the records of mqlake.rules that concern the engine; mqlake/records/rules.py has their form.
+ * Reads the records of mqlake.rules that concern the engine; mqlake/records/rules.py has their
+ * form.
  */
 final class Activation {
     private static final Logger LOG = LoggerFactory.getLogger(Activation.class);

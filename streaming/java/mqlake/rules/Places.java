@@ -10,8 +10,8 @@ import java.util.concurrent.ConcurrentHashMap;
 
 /**
  * Notes which rule is being evaluated on which record, in a file that outlives this JVM: when it
- * dies, the process that starts the next one reads there what it died of (streaming/application/poison_file.py
- * has the form).
+ * dies, the process that starts the next one reads there what it died of
+ * (streaming/application/poison_file.py has the form).
  *
  * <p>A note costs some stores into mapped memory; nothing is written by a call of the system. Only
  * the driver's JVM has the file; executors elsewhere note nothing.
