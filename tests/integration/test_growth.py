@@ -38,7 +38,6 @@ AWAY = {"a session": FILTER, "a member": f"$share/group/{FILTER}"}
 COPIED = "SELECT payload.n AS n FROM 'growing/+/mqtt/+'"
 LAG = 10
 ENVIRONMENT = {
-    "MQLAKE_GATEWAY_MAX_OFFLINE_MESSAGES": "100000",  # however long it takes
     **FEW_TABLE_BATCHES,
     "MQLAKE_LOCAL_LOG_PARTITIONS": "4",
 }
