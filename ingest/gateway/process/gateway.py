@@ -116,14 +116,14 @@ class Gateway:
     """All parts of a gateway, made and not begun.
 
     Args:
-        settings: Of the gateway.
-        log: Where messages, routes, barriers and sessions go and come from.
-        partitions: Of the log's topics.
-        stop: Set when it is to end; it may do that itself.
-        clock: For message times and timeouts.
-        tracer: Makes spans of messages; without one there are none.
+        settings: Settings of the gateway, with defaults filled in.
+        log: Log to which messages, routes, barriers and sessions go, and from which they come.
+        partitions: Numbers of partitions of the log topics.
+        stop: Event that ends the gateway when it is set; the gateway may set it, too.
+        clock: Clock for message times and timeouts.
+        tracer: Makes spans of messages; None: there are no spans.
         host: Tells processes of this machine apart.
-        records: The newest version of records that it knows; the one of this release.
+        records: The newest version of records that the gateway knows; the one of this release.
     """
 
     def __init__(
@@ -389,10 +389,10 @@ class Gateway:
 
     def _make_delivery(self, tracer: Tracer | None) -> None:
         """Make the parts for messages on their way out, and for questions that come with them."""
-        context, groups, sessions = self.context, self.share_groups, self.sessions
+        context, groups, lease = self.context, self.share_groups, self.lease
         control = Control(
             context,
-            sessions,
+            self.sessions,
             self.subscriptions,
             self.draining,
             reload=self.reloading.begin,
@@ -411,23 +411,18 @@ class Gateway:
             on_question=self.retained_answers.receive_question,
             told=self.delivery_events,
             latencies=self.latencies,
-            lease=self.lease,
+            lease=lease,
             limits=self.shared_limits,
             ranges=self.log.ranges,
             ends=self.ends,
             on_gone=self._deliveries_gone,
             tasks=self.tasks,
         )
-        self.delivery = Delivery(outward) if tracer is None else TracingDelivery(tracer, outward)
+        delivery = Delivery(outward) if tracer is None else TracingDelivery(tracer, outward)
+        kept, answers, tasks = self.session_log, self.answers, self.tasks
+        self.delivery = delivery
         self.renewal = Renewal(
-            self.lease,
-            self.shards,
-            groups,
-            sessions,
-            self.session_log,
-            self.answers,
-            self.delivery,
-            self.tasks,
+            lease, self.shards, groups, self.sessions, kept, answers, delivery, tasks
         )
         self.status = Status(
             StatusContext(
