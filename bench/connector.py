@@ -49,7 +49,7 @@ class BenchLogins:
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """What a client does between CONNECT and the end of its connection.
+    """Acts of a client between CONNECT and the end of its connection.
 
     Attributes:
         levels: Protocol levels, a digit each; clients take turns.

@@ -1,8 +1,9 @@
-"""What a new user gets: the first minutes of a system, with nothing warmed up.
+"""Measure what a new user gets: the first minutes of a system, with nothing warmed up.
 
-Three starts of one system of the bench's own. First the demo, queries, connects and three minutes
-of messages, and what memory that takes; then five minutes of messages from ready on; then a burst
-in the second minute. Last an end while parts start. About 14 minutes.
+The bench starts a system of its own three times. The first run has the demo, queries, a fan-out,
+connects and three minutes of messages, and shows how much memory they take. The second has five
+minutes of messages as soon as the system is ready, then a burst; the third has its burst after one
+minute. At last the bench stops the system while its parts start. All takes about 14 minutes.
 """
 
 import subprocess
@@ -34,7 +35,7 @@ SQL: Final = "SELECT topic, count(*) AS messages FROM messages GROUP BY topic OR
 
 
 def measure_first_hour(bench: Bench) -> list[Figures]:
-    """Measure three starts and an early end; nothing when somebody else uses the system."""
+    """Measure three starts and an early end; nothing when the system is not the bench's own."""
     system = bench.own
     if system is None:
         bench.note("first hour: only a system of the bench's own is stopped and started")

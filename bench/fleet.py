@@ -1,7 +1,8 @@
-"""A fleet of devices: their sessions are made, their broker is stopped, and all come back.
+"""A fleet of devices: they make sessions, their broker stops, and all of them come back.
 
-A log and one gateway, without Spark: nobody is connected while messages come, so nothing is to be
-routed. Mosquitto goes the same way under the same clients, whose own pace its figures may be.
+A log and one gateway run, without Spark: no client is connected while messages come, so there is
+nothing to route. Mosquitto serves the same clients in the same way; its figures may show no more
+than how fast these clients are.
 """
 
 import asyncio
@@ -33,16 +34,16 @@ PARTS: Final = (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
 FILLING: Final = b"x" * 64
 
 FILTERS: Final = {"": "fleet/{}/cmd", ", wildcards": "fleet/{}/+"}
-"""Of the session of a number."""
+"""By kind of fleet: topic filter of a session, with `{}` in place of the session's number."""
 
 
 class _Broker(Protocol):
-    """What is measured."""
+    """A broker that is measured."""
 
     @property
     def address(self) -> str: ...
     def restart(self) -> None:
-        """Stop it and start it again; done when it serves clients."""
+        """Stop the broker and start it again; return when it serves clients."""
         ...
 
 
@@ -63,7 +64,12 @@ class _Gateway:
 
 
 def measure_fleet(size: int, note: Callable[[str], None]) -> list[Figures]:
-    """Make so many sessions, have each miss a message, and bring all of them back."""
+    """Make sessions, have each miss a message, and bring all of them back.
+
+    Args:
+        size: Number of sessions.
+        note: Prints a line for the user of the bench.
+    """
     results: list[Figures] = []
     for broker_name, running in (("", _running_gateway), (", Mosquitto", _running_mosquitto)):
         for kind, topic_filter in FILTERS.items():
@@ -122,9 +128,9 @@ async def make_sessions(address: str, size: int, topic_filter: str) -> list[floa
     """Make sessions with one subscription each, and leave them.
 
     Args:
-        address: Of the broker.
-        size: How many.
-        topic_filter: With a place for the number of the session.
+        address: Address of the broker, host:port.
+        size: Number of sessions.
+        topic_filter: Topic filter of a session, with `{}` in place of the session's number.
 
     Returns:
         Seconds from each CONNECT to SUBACK.

@@ -1,4 +1,4 @@
-"""What is told of latencies."""
+"""Figures that describe latencies."""
 
 import statistics
 from collections.abc import Sequence

@@ -33,8 +33,8 @@ _TRACKED: Final = re.compile(r"^- +(.+?) \(reserved=\d+KB, committed=(\d+)KB\)",
 
 PARTS: Final = ("Python", "Java heap", "metaspace", "Java code", "files", "C heap and stacks")
 PYTHON, HEAP, METASPACE, CODE, FILES, C_HEAP = PARTS
-"""What memory is, in one part each. Files of a JVM are its archive of classes, libraries and jars;
-its C heap and stacks are what is none of the others."""
+"""Parts of memory; each byte counts in one. Files of a JVM are its archive of classes, libraries
+and jars; its C heap and stacks are all that is in no other part."""
 HEAP_USED: Final = "Java heap in use"
 TRACKED: Final = "tracked, {}"
 """Committed, by Native Memory Tracking."""

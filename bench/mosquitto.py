@@ -21,7 +21,7 @@ class Mosquitto:
     """One broker without limits of waiting messages.
 
     Args:
-        folder: For its files.
+        folder: Folder of its settings and its store; it exists.
 
     Raises:
         OperationalError: There is no Mosquitto here.
@@ -32,7 +32,7 @@ class Mosquitto:
             raise OperationalError(f"no {EXECUTABLE}: install it (Debian: apt install mosquitto)")
         (self._port,) = free_ports(1)
         self._settings = folder / "mosquitto.conf"
-        # A broker that is started by root would become somebody who cannot write its folder.
+        # A broker that root starts would change to a user who cannot write its folder.
         self._settings.write_text(
             f"listener {self._port} 127.0.0.1\nallow_anonymous true\nuser {getuser()}\n"
             "max_inflight_messages 0\nmax_queued_messages 0\nset_tcp_nodelay true\n"

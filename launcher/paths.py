@@ -42,9 +42,9 @@ class DataDirectory:
         return self.root / "lock"
 
     def holder(self) -> int | None:
-        """Return the pid of the supervisor that has this directory; None when nobody has.
+        """Return the process identifier of the supervisor that holds the lock; None without one.
 
-        It has from the begin of its start on, before there is a state of a system.
+        A supervisor takes the lock when it begins to start, before it writes the system's state.
         """
         try:
             pid = int(self.lock.read_text(encoding="ascii"))

@@ -86,7 +86,7 @@ class Stage:
         self._always = frozenset(needs)
         self._runner: asyncio.Runner | None = None
         self.target: local.LocalTarget | None = None
-        """What the next run gets, if its machines meet its needs."""
+        """Target of the next run, if its machines meet the needs of that run; None when stopped."""
         self._needs: set[str] = set()
         self._count = 0
         self.usage: dict[str, int] = {}

@@ -32,8 +32,9 @@ class TargetPart:
         command: The tool starts it so; empty for a part of a system that starts as a whole.
         process: Its name in the answer of the system's `pids` command; such a part is started
             again by the system itself.
-        port: Where clients connect; empty for a part that has no clients.
-        listens: Where it takes connections once it is up, as host:port; the system starts then.
+        port: Port at which clients connect: number or `{port:NAME}`; empty for a part without any.
+        listens: Address at which it takes connections once it is up, host:port; the system
+            starts then.
         machine: Parts with the same one share its address, its disk and its power.
         segments: Pattern of the files of its log, in folders of their own; in each folder the
             last one is being written.

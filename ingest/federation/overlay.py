@@ -77,7 +77,7 @@ class _Peer:
 
 
 class SiteAddress(NamedTuple):
-    """Where other sites reach a site, and the protocol that is spoken there."""
+    """The address at which other sites reach a site, and the version of MQTT spoken there."""
 
     uri: str
     protocol: str = "5.0"
@@ -90,14 +90,15 @@ class Overlay:
     """The links of one site, which has no neighbours that are set until `become`.
 
     Args:
-        site: Its identifier.
-        epoch: Of this run, higher than that of any before.
-        address: Where other sites reach it.
-        seeds: Sites that are known from the start.
-        may_link: Tells whether there may be a link to a site, and where it says that it is.
-        bounds: Least and most of its links.
+        site: Identifier of the site.
+        epoch: Number of this run, higher than that of any run before.
+        address: Address at which other sites reach the site; `NOWHERE`: they cannot.
+        seeds: Identifiers of the sites that are known from the start.
+        may_link: Tells whether there may be a link to a site, by its identifier and the URI that it
+            gives as its own.
+        bounds: Least and most links and the interval of beacons; None: the defaults.
         seed: Seed of all random choices.
-        now: The time.
+        now: Present time in seconds, by the clock of all later calls.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What the process of a federator has, whatever it is beside: signals, metrics, heartbeats."""
+"""The process of a federator, beside a broker or beside a log: signals, metrics, heartbeats."""
 
 from __future__ import annotations
 
@@ -69,9 +69,10 @@ def run(
     """Run a federator until SIGTERM or SIGINT; return the exit code.
 
     Args:
-        settings: Of the process.
-        path: Of the file they are from; its neighbours are read again at SIGHUP.
-        make: Makes the federator in the event loop; with the stack what it uses is closed.
+        settings: Settings of the process.
+        path: File of these settings, whose neighbours are read again at SIGHUP; None without one.
+        make: Makes the federator in the event loop, from a stack that closes what the federator
+            uses and from the name of the process.
     """
     name = f"federation-{settings.host.id}"
     set_up_logging(settings.log_level, settings.log_file, settings.log_format, name)

@@ -17,14 +17,14 @@ def ask_jvm(pid: int, command: str, timeout_seconds: float = _TIMEOUT_SECONDS) -
     """Return the answer of a JVM to a command.
 
     Args:
-        pid: Of a process of this user.
-        command: As `jcmd` takes it.
-        timeout_seconds: For each step of the answer.
+        pid: Process identifier of the JVM, which runs as this user.
+        command: Command with its arguments, as `jcmd` takes it.
+        timeout_seconds: Longest that each step of the answer may take, in seconds.
 
     Source: `VirtualMachineImpl.java` and `attachListener_posix.cpp` of OpenJDK 17.
 
     Raises:
-        OperationalError: It gives none.
+        OperationalError: The JVM does not answer, or refuses the command.
     """
     path = f"/tmp/.java_pid{pid}"  # noqa: S108 - Java's own place for it
     try:

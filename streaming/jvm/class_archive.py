@@ -21,7 +21,7 @@ SECONDS: Final = 60.0
 """Longest that Java may take to write it: five on two processors that have nothing else to do, more
 than twenty on busy ones. Without it every later start and every end takes longer."""
 _WRITING_SECONDS: Final = 600.0
-"""Likewise of one that runs on: nobody waits for it."""
+"""Longest that a JVM may take to write it while it runs on: no start and no end waits for it."""
 _SUFFIX: Final = ".jsa"
 _UNFINISHED: Final = ".tmp"
 """Behind the number of the process whose JVM writes it, and which of its JVMs that is."""
@@ -91,7 +91,7 @@ class ClassArchive:
         """Have a running JVM write the archive; it stands still for some seconds.
 
         Args:
-            pid: Of one with `options_of_running`.
+            pid: Process identifier of a JVM that has `options_of_running`.
 
         Raises:
             OperationalError: None was written.
@@ -102,7 +102,7 @@ class ClassArchive:
         """Have another JVM write the archive of the classes that a running one has.
 
         Args:
-            pid: Of one with `options_of_busy`.
+            pid: Process identifier of a JVM that has `options_of_busy`.
 
         Raises:
             OperationalError: None was written.

@@ -38,7 +38,10 @@ class Java(Protocol):
         ...
 
     async def rest(self) -> None:
-        """Have the archive of its classes written, once: it has served, and nobody uses it now."""
+        """Have the JVM write the archive of its classes, at the first call.
+
+        It stands still meanwhile: call this after its first use, while no user needs it.
+        """
         ...
 
     async def stop(self) -> None:

@@ -32,11 +32,11 @@ def rest(
     """Rest, longer while another query needs the processors more.
 
     Args:
-        seconds: The rest when none does.
-        clock: For how long it has lasted.
-        wait: Waits so many seconds; tells whether the application stops.
-        is_late: Whether another query needs them more.
-        is_over: Whether the rest is to end at once.
+        seconds: Length of the rest, in seconds, when no other query needs the processors more.
+        clock: Clock that measures how long the rest has lasted.
+        wait: Waits for the given number of seconds; returns whether the application stops.
+        is_late: Tells whether another query needs the processors more.
+        is_over: Tells whether the rest has to end at once.
     """
     begin = clock.monotonic()
     while not is_over():

@@ -69,14 +69,14 @@ class LinkOwner(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkLimits:
-    """Of one link.
+    """Limits of one link.
 
     Attributes:
-        keep_alive_seconds: Between signs of life.
-        max_queued: Packets that may wait; further ones are dropped and counted.
+        keep_alive_seconds: Keep Alive of the connection; a silent link sends a ping after half.
+        max_queued: Packets that may wait; the link drops and counts further ones.
         max_inflight: Packets that may be unacknowledged.
-        max_packet_bytes: Largest packet taken.
-        max_pause_seconds: Between two tries to connect.
+        max_packet_bytes: Size of the largest packet that the link takes.
+        max_pause_seconds: Longest pause between two tries to connect.
     """
 
     keep_alive_seconds: int
@@ -90,12 +90,12 @@ class Link(asyncio.Protocol):
     """One client at one broker.
 
     Args:
-        broker: Address and credentials.
+        broker: Address and credentials of the broker.
         client_id: Client identifier of the connection.
-        owner: Gets its events.
-        subscriptions: At the own broker; none at a neighbour's.
+        owner: Gets the events of the link.
+        subscriptions: Subscriptions that the link makes at the own broker; none at a neighbour's.
         will: Message that the broker publishes when the connection breaks.
-        limits: Of the link.
+        limits: Limits of the link: its queue, packets, keep-alive and pauses.
     """
 
     def __init__(

@@ -39,7 +39,7 @@ class CheckpointParts:
     """Parts of a site whose state a checkpoint has.
 
     Attributes:
-        links: By their sites.
+        links: Links of the site, by the identifiers of the neighbours.
         spreading: Has the interest.
         retaining: Has the retained messages.
         taking: Has the messages of other sites.
@@ -59,13 +59,13 @@ class SiteCheckpoints:
         ends: Ends of the partitions of `mqlake.inbound`, as they were last seen.
 
     Args:
-        site: Whose it is.
-        run: When this run began, milliseconds UTC.
-        log: Of the site.
-        clock: Of the machine.
-        parts: Of the site.
-        growth: Returns how the log grows.
-        due: Set when a checkpoint does not wait for its second.
+        site: Identifier of the site whose checkpoints these are.
+        run: Time at which this run began, milliseconds UTC.
+        log: Access to the site's log.
+        clock: Clock that tells the age of the gaps written last.
+        parts: Parts of the site whose state a checkpoint has.
+        growth: Returns how the log grows; None: it does not.
+        due: Event that the site sets when a checkpoint must not wait for its second.
     """
 
     def __init__(

@@ -26,8 +26,8 @@ _logger = logging.getLogger(__name__)
 GOODBYE_SECONDS: Final = 1.0
 
 MOST_BYTES: Final = 4 * 1024 * 1024
-"""Of connections of strangers: 512 silent ones, 64 TLS handshakes or 56 of the largest packets. A
-site has few neighbours."""
+"""Memory that connections may take before they have logged in: that of 512 silent ones, 64 TLS
+handshakes or 56 of the largest packets. A site has few neighbours."""
 
 
 class _Certificate(NamedTuple):

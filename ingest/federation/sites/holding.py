@@ -5,10 +5,10 @@ its window bounds what waits. Messages that fill gaps, and those of other stream
 gaps are there for whoever comes; of the rest a little each second, so that neighbours have the time
 to say that they fill none (`passing`): what they say comes behind what they have sent.
 
-When the messages that wait take half of a neighbour's window, its connection begins anew with a
-limit for their streams: it brings no number above the mark, and leaves those where they are. What
-is behind them in its log comes then, above all what fills gaps: so no two links wait for each
-other. With few gaps there is no limit any more.
+When the messages that wait take half of a neighbour's window, this site ends the connection, and
+the next one has a limit for their streams: the neighbour brings no number above the mark, and
+leaves those messages in its log. Then it brings what is behind them there, above all what fills
+gaps: so no two links wait for each other. With few gaps there is no limit any more.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 RAISE_SECONDS: Final = 10.0
-"""How often a limit follows its stream's mark: each time the connection begins anew."""
+"""How often a limit follows its stream's mark: each time this site ends the connection for it."""
 
 PARTS: Final = 20
 """Parts of the most gaps of a stream: one a second, beyond the first half."""
@@ -123,12 +123,12 @@ class Holding:
         """Hear that a second has passed: tell who is held back, and who is not any more.
 
         Args:
-            streams: Of the site.
-            now: Of a clock in seconds.
+            streams: Streams of messages that the site has had, with their gaps.
+            now: Present time in seconds, by a monotonic clock.
 
         Returns:
-            Streams of which some may be taken now, and neighbours whose connection is to begin
-            anew, as their limits are others.
+            Streams of which the site may take some messages now, and neighbours whose limits have
+            changed: the caller ends their connections, and the next ones have the new limits.
         """
         few = self.most_gaps // 2
         self._seen = {key: len(one) for key, one in streams if len(one) > few}

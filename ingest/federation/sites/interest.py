@@ -8,9 +8,10 @@ nothing.
 
     site 3 wants f/#     site 2 hears  3: [3] f/#        site 1 hears  3: [2, 3] f/#
 
-Interest that was heard stays while a link is down: the neighbour gets all of it when it is back. Of
-a neighbour that was never there others are told that it is behind this site: messages may come from
-it by this way, and nobody may take them for what never comes (`passing`).
+Interest that was heard stays while a link is down: the neighbour gets all of it when it is back.
+This site tells the others also of a neighbour that was never there, that it is behind this site:
+its messages may come by this way, and no site may count them among those that never come
+(`passing`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -47,10 +47,10 @@ class LinkContext:
     """Parts of a site that all its links use.
 
     Attributes:
-        settings: Of this site.
-        log: Of this site.
-        open_reader: Of the log.
-        clock: For the age of messages.
+        settings: Settings of this site's federator.
+        log: State that all links share: names of topics, and the topics that neighbours want.
+        open_reader: Opens a reader of the site's log, which the link closes.
+        clock: Clock that tells the age of messages.
         retained: Returns the latest retained messages of the site, for one that is new.
         events: Takes the events of the site's links.
         make_topic: Makes a log topic unless it is there.
@@ -69,12 +69,12 @@ class SiteLink:
     """One neighbour.
 
     Args:
-        context: Of all links.
-        neighbour: Of it.
-        position: How far it is.
+        context: Parts of the site that all its links use.
+        neighbour: Settings of the neighbour, with its address, filters and rates.
+        position: How far the neighbour has this site's log; the link moves it on.
 
     Attributes:
-        connection: The one there is.
+        connection: The present connection to the neighbour; None without one.
         reason: Reason why there is none.
         ends: Per partition the end of the log at the last look.
         gone: Times that the log no longer had the records that this neighbour was to get next.

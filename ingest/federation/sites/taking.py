@@ -50,7 +50,7 @@ class TakingContext:
     """Parts of a site that take messages from others.
 
     Attributes:
-        settings: Of the process.
+        settings: Settings of the process.
         prefixes: Names of topics in the federation.
         writer: Writer of the site's log.
         clock: Measures the patience with offers.
@@ -58,7 +58,7 @@ class TakingContext:
         is_latest: Tells whether a retained message, with its topic here, is the latest one.
         on_failure: Called when the log has not taken a message.
         passing: Knows what neighbours bring no more.
-        events: Of the site's links.
+        events: Takes the events of the site's links.
     """
 
     settings: FederationSettings
@@ -76,7 +76,7 @@ class Taking:
     """All messages that come to a site. Make it inside the event loop.
 
     Args:
-        context: Of the site.
+        context: Parts of the site that take messages.
 
     Attributes:
         inlet: Messages that this site has had; another one when these are known.

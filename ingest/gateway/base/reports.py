@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 
 
 class Reports:
-    """Runs them in their order, or parks them while nobody knows whether the sessions are held.
+    """Runs reports in their order, or parks them while it is unknown whether the sessions are held.
 
     Args:
-        count: Tells whether it is known that they are.
+        count: Tells whether the gateway is known to hold its sessions.
 
     Attributes:
-        is_parking: What `look` has found: for those who cannot ask for each report.
+        is_parking: True when the last `look` found that reports are to be parked; for callers that
+            cannot afford to ask for each report.
     """
 
     def __init__(self, count: Callable[[], bool]) -> None:

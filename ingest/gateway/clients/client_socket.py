@@ -31,13 +31,13 @@ class ClientSocket:
     event loop.
 
     Args:
-        loop: Of the gateway.
-        counters: Of packets and bytes.
+        loop: Event loop of the gateway.
+        counters: Counters of packets and bytes.
 
     Attributes:
-        transport: None before the connection is made.
-        buffered_bytes: Written, and not yet given to the transport.
-        pauses: Why nothing is read; empty: it is.
+        transport: Transport of the connection; None before the connection is made.
+        buffered_bytes: Number of bytes written and not yet given to the transport.
+        pauses: Reasons why nothing is read; empty: bytes are read.
     """
 
     __slots__ = (
@@ -90,7 +90,7 @@ class ClientSocket:
 
     @property
     def hears(self) -> bool:
-        """Whether bytes are read in the present pause."""
+        """Tell whether bytes are read in the present pause."""
         return self.pauses == self._hears_in
 
     def read_or_not(self) -> None:

@@ -1,4 +1,4 @@
-"""What a client is told with the refusal of its CONNECT, or with a DISCONNECT from our side."""
+"""Properties of a CONNACK that refuses a client, and of a DISCONNECT from our side."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ def reason_properties(reason_code: int, reason: str, server_reference: str) -> P
     """Return the properties of a CONNACK or DISCONNECT.
 
     Args:
-        reason_code: Of the packet.
-        reason: For people.
-        server_reference: Where the client may go instead, if that is the reason; "": nowhere.
+        reason_code: Reason code of the packet.
+        reason: Reason String, for people.
+        server_reference: Server that the client may use instead, sent if the reason code is about
+            that; "": no server.
     """
     properties: Properties = {"reason_string": reason}
     if server_reference and reason_code in _ELSEWHERE:

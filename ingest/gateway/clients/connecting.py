@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mqlake.rights.compiled import ClientRights
 
 KEEP_ALIVE_FACTOR: Final = 1.5
-"""A client may be silent for so many keep alive intervals. [MQTT5-3.1.2-22] [MQTT311-3.1.2-24]"""
+"""Keep alive intervals for which a client may be silent. [MQTT5-3.1.2-22] [MQTT311-3.1.2-24]"""
 
 
 def refusal_of(

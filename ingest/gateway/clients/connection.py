@@ -65,22 +65,22 @@ class ClientConnection(asyncio.Protocol):
     Attributes:
         peer: Address of the client, for people.
         is_writable: False while the socket has enough to send.
-        is_closing: Nothing more is read or sent.
-        slot: Of `Deadlines`.
+        is_closing: True once nothing more is read or sent.
+        slot: Slot of this connection in `Deadlines`.
         protocol: The protocol's state of this connection.
-        client_id: Empty before CONNECT.
-        tenant: Whose topics the client sees; final when the client has logged in.
-        username: With which the client has logged in, or until then wants to; None: with none.
+        client_id: Client identifier; empty before CONNECT.
+        tenant: Tenant whose topics the client sees; final when the client has logged in.
+        username: User name with which the client has logged in, or wants to; None: no user name.
             That of a user of another tenant than the gateway's own begins with the tenant.
         principal: User that it has proved to be; None: no login was asked for, or it has no name.
-        rights: Of the client, once it has logged in; None: it may do everything.
-        listener: By which it came in.
+        rights: Rights of the client, once it has logged in; None: it may do everything.
+        listener: Listener that took the socket.
         admission: Says whether the client comes in, and whether it may stay; until it has gone.
-        session: From CONNECT to the end of the connection.
+        session: Session of the client, from CONNECT to the end of the connection.
 
     Args:
-        context: Shared by all connections.
-        listener: Took the socket.
+        context: Parts of the gateway that all its connections share.
+        listener: Listener that took the socket.
     """
 
     __slots__ = (
@@ -153,7 +153,7 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def address(self) -> str:
-        """Of the client, without its port; "" where there is none."""
+        """Return the address of the client, without its port; "" where there is none."""
         return self.peer.rpartition(":")[0]
 
     @property
@@ -471,14 +471,14 @@ class ClientConnection(asyncio.Protocol):
     def close(
         self, reason_code: DisconnectReasonCode, *, log_reason: str, lingers: bool = False
     ) -> None:
-        """End the connection from our side; a 5.0 client is told why.
+        """End the connection from our side; a 5.0 client gets the reason in a DISCONNECT.
 
         Nothing is sent after that. [MQTT5-3.14.4-1] [MQTT5-3.14.4-2]
 
         Args:
-            reason_code: For the client.
-            log_reason: For the log, and the client's reason string.
-            lingers: It is probably sending just now.
+            reason_code: Reason code for the client.
+            log_reason: Reason for the log, and the client's Reason String.
+            lingers: True if the client is probably sending just now.
         """
         if self.is_closing:
             return
@@ -494,9 +494,9 @@ class ClientConnection(asyncio.Protocol):
         """Answer CONNECT by a failure.
 
         Args:
-            reason_code: For the client.
-            reason: For the log, and the client's reason string.
-            server_reference: Where it may go instead; "": where all go that this gateway sends on.
+            reason_code: Reason code for the client.
+            reason: Reason for the log, and the client's Reason String.
+            server_reference: Server for it to use instead; "": the one of draining or settings.
         """
         if reason_code in DENIED:
             self._context.denials.add(self, "connect", reason)
@@ -509,7 +509,7 @@ class ClientConnection(asyncio.Protocol):
     def cut(self, reason: str) -> None:
         """Close without CONNACK: its session, or its will, may be there although it is not let in.
 
-        A client that is told no may take it that nothing has come of its CONNECT.
+        A client that gets a refusal may take it that its CONNECT had no effect.
         """
         self._turn_away(b"", reason)
 
@@ -532,8 +532,8 @@ class ClientConnection(asyncio.Protocol):
     def _process_violation(self, error: RemoteProtocolError) -> None:
         """End the connection of a client that broke the protocol, as its version has it.
 
-        [MQTT5-4.13.1-1] [MQTT311-4.8.0-1] A CONNECT of another form: 5.0 is told [MQTT5-3.1.4-1],
-        3.x is not [MQTT311-3.1.4-1].
+        [MQTT5-4.13.1-1] [MQTT311-4.8.0-1] A malformed CONNECT: a 5.0 client gets the reason
+        [MQTT5-3.1.4-1], a 3.x client gets no answer [MQTT311-3.1.4-1].
         """
         if self.is_closing:
             return

@@ -37,30 +37,30 @@ class ConnectionContext:
     """Parts of a gateway that all its connections use.
 
     Attributes:
-        settings: Of the gateway.
-        incarnation: Of this run of the gateway.
-        clock: For the times of messages.
-        loop: Everything runs on it.
-        counters: Of packets and bytes.
-        of_tenants: Of the clients of each tenant.
-        denials: For attempts of clients without the right.
-        drops: For messages that clients do not get.
-        connections: All of them.
-        arrivals: Those whose clients have not logged in.
-        deadlines: Say when one is to be looked at.
-        overload: Says whether there is too much to do.
+        settings: Settings of the gateway, with defaults filled in.
+        incarnation: Identifier of this run of the gateway.
+        clock: Clock for the times of messages.
+        loop: Event loop on which everything runs.
+        counters: Counters of packets and bytes.
+        of_tenants: Counters of the gateway's work for the clients of each tenant.
+        denials: Counts attempts of clients without the right.
+        drops: Counts messages that clients do not get.
+        connections: All connections of the gateway.
+        arrivals: Connections whose clients have not logged in.
+        deadlines: Say when a connection is to be looked at.
+        overload: Says whether the gateway has too much to do.
         draining: Says whether clients are let in.
-        connect_limit: Says whether there are too many at once.
+        connect_limit: Says whether too many clients connect at once.
         shared_limits: Limits of users and tenants.
         bans: Say which clients are not let in.
-        tenants: Say which there are.
+        tenants: Say which tenants exist.
         chain: Authenticates clients.
-        authorizer: Gives them their rights.
-        redirecting: Says which are to go elsewhere; None: none.
-        sessions: Where theirs are kept.
-        openings: Context of those on their way to their sessions.
-        receivers: Context of those that take their messages.
-        subscribers: Context of those that take their subscriptions.
+        authorizer: Gives clients their rights.
+        redirecting: Says which clients are to use another gateway; None: no client is.
+        sessions: Sessions of the gateway's clients.
+        openings: Context of the parts that bring clients to their sessions.
+        receivers: Context of the parts that take messages from clients.
+        subscribers: Context of the parts that take subscriptions from clients.
     """
 
     settings: GatewaySettings

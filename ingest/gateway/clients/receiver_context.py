@@ -22,18 +22,18 @@ class ReceiverContext:
     """Parts of a gateway that all its receivers use.
 
     Attributes:
-        counters: Of messages.
-        of_tenants: Of the clients of each tenant.
-        denials: For attempts of clients without the right.
-        drops: For messages that are not accepted.
-        publisher: Appends to the log.
+        counters: Counters of messages.
+        of_tenants: Counters of the gateway's work for the clients of each tenant.
+        denials: Counts attempts of clients without the right.
+        drops: Counts messages that are not accepted.
+        publisher: Appends messages to the log.
         answers: Park what the log reports on messages while others may have the sessions.
-        lookup: Finds messages there.
+        lookup: Finds messages in the log.
         log_room: Has clients wait that found the log full.
         retained_quota: Says whether a message may be retained.
-        forwards: One that may not be goes to subscribers all the same.
+        forwards: True if a message that may not be retained goes to subscribers all the same.
         window: Receive Maximum: QoS 1 and 2 messages of a client without an answer.
-        most_levels: Of a topic name.
+        most_levels: Number of levels that a topic name may have.
     """
 
     counters: GatewayCounters

@@ -199,8 +199,9 @@ class Receiver:
     ) -> None:
         """Answer a QoS 1 or 2 message: the log has it, or could not take it.
 
-        While others may have the session the answer waits; that the log does not take anything is
-        told at once. The next message under its packet identifier is looked for behind it only.
+        While others may have the session the answer waits; an error of the log is answered at once,
+        unless other answers wait. The next message under its packet identifier is looked for behind
+        this one only.
         [MQTT5-4.3.2-4] [MQTT5-4.3.3-8] [MQTT311-4.3.2-2]
         """
         answers = self._context.answers

@@ -64,18 +64,18 @@ class SubscriberContext:
     """Parts of a gateway that all its subscribers use.
 
     Attributes:
-        settings: Of the gateway.
-        loop: Everything runs on it.
-        events: For rules and other readers.
-        denials: For attempts of clients without the right.
+        settings: Settings of the gateway, with defaults filled in.
+        loop: Event loop on which everything runs.
+        events: Takes events for rules and other readers.
+        denials: Counts attempts of clients without the right.
         tasks: Owns coroutines that wait for the log and the router.
         routes: Routes of this gateway.
-        reach: Knows whether other sites know of them.
-        share_groups: The share groups that it has members of.
+        reach: Knows whether other sites know of these routes.
+        share_groups: The share groups that have members at this gateway.
         histories: Reads history for subscribers that ask for it.
         publisher: Knows messages that the log has confirmed.
-        delivered: How far the gateway has come.
-        shared_limits: Know how many there may be of many clients.
+        delivered: Position up to which the gateway has read its deliveries.
+        shared_limits: Know how many subscriptions and bytes many clients may have together.
     """
 
     settings: GatewaySettings

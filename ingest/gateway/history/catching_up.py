@@ -77,12 +77,12 @@ class CatchingUp:
 
     Args:
         reader: Reads ranges of `mqlake.inbound`.
-        lake: Reads the tables; None where there are none: the log has all there is.
+        lake: Reads the tables; None where there are no tables: the log has all messages.
         next_offsets: Returns per partition the first offset that the router has not brought.
         log_ends: Returns per partition the offset that the next record will get.
-        drops: For messages that neither has.
-        partitions: Of the log's topics.
-        remembered: What was read of the log is looked up there; None: it is read for each anew.
+        drops: Counts messages that neither the log nor the tables have.
+        partitions: Numbers of partitions of the log topics.
+        remembered: Has what was read from the log a moment ago; None: each reading asks the log.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class CatchingUp:
                 await self._read_log(left, partitions, taker(left))
 
     def needs_table(self, absent: Behind) -> bool:
-        """Whether the table is asked for somebody: he has missed much that is not remembered."""
+        """Tell whether the table is asked for a reader: it missed much that is not remembered."""
         missed = absent.missed
         if self._lake is None or absent.is_over or not missed.needs_table:
             return False

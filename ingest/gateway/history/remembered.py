@@ -1,4 +1,4 @@
-"""What the log was found to hold a moment ago, by topic: whoever comes next looks it up.
+"""Records that were read from the log a moment ago, by topic: the next readers look them up.
 
 Sessions of a fleet come back one after the other, with nearly the same gap. It is read once; the
 next ones cost what they are given: a topic filter without wildcards is looked up, one with them is
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 
 MAX_BYTES: Final = 96 * 1024 * 1024
-"""Of records; 150,000 small ones, each with a topic of its own, or 300,000 with few topics."""
+"""Memory for records: 150,000 small ones, each with its own topic, or 300,000 with few topics."""
 
 KEPT_SECONDS: Final = 30.0
-"""Nothing is remembered when nobody has come for so long."""
+"""After one such interval without a reader, everything is forgotten."""
 
 NEAR_OFFSETS: Final = 10_000
-"""Who begins so little behind the end of what is known has the records between read, too."""
+"""A range that begins at most this far behind what is known is read from the end of that on."""
 
 RECORDS_AT_ONCE: Final = 500
 NAMES_AT_ONCE: Final = 2_000
 
 _ENTRY_BYTES: Final = 100
-"""Of an entry, beside the record: the object and its place in a list."""
+"""Memory that an entry takes beside its record: the object and its place in a list."""
 
 _TOPIC_BYTES: Final = 300
-"""Of a topic: its name, its place in the table, the list of its entries."""
+"""Memory that a topic takes: its name, its place in the table, the list of its entries."""
 
 _POSITION: Final = Struct(">QI")
 """Offset and partition: entries in the order of their bytes are in that of each partition."""
@@ -74,14 +74,14 @@ class LogReading:
     """Ranges that are being read, to be remembered when all of it was.
 
     Attributes:
-        ranges: What is read.
-        lasts: Per partition the last record known, which is read once more: it must be the same.
-        goes_on_at: Of these partitions, up to where all was known.
-        wanted: Tenant -> topic filters; nothing else is handed over.
-        room: In bytes.
+        ranges: Partition -> offsets that are read.
+        lasts: Partition -> last known record, which is read once more: it must be the same.
+        goes_on_at: Partition with a known record in front -> offset up to which all was known.
+        wanted: Tenant -> topic filters; only messages that may match are handed over.
+        room: Bytes that are left for entries.
         found: Partition -> tenant, topic name and entry of each message.
-        ends: Partition -> up to where there was room, and the last record before that.
-        is_full: There was no room for all.
+        ends: Partition -> offset up to which there was room, and the last record before that.
+        is_full: True once there was no room for an entry.
     """
 
     ranges: Ranges
@@ -251,7 +251,7 @@ class RememberedLog:
     """Records of a log topic between two offsets of each partition. Make it in the event loop.
 
     Args:
-        max_bytes: What there is no room for is read anew each time.
+        max_bytes: Memory for records; those without room are read from the log each time.
 
     Invariant: of each partition all messages are known from the start of its span up to the end.
     """
@@ -276,11 +276,11 @@ class RememberedLog:
         return _length(split.before), _length(split.after)
 
     def split_for(self, wanted: Mapping[str, Collection[str]], ranges: Ranges) -> Split:
-        """Return the same as `split`; where it takes less to read them, none of them is known.
+        """Return the same as `split`; where reading costs less than looking up, nothing is known.
 
         Args:
-            wanted: As of `find`.
-            ranges: Of somebody.
+            wanted: Tenant -> topic filters, as `find` takes them.
+            ranges: Offsets that readers have missed.
         """
         split = self.split(ranges)
         if split.known and self._known.comparisons(wanted) > _length(split.known):
@@ -308,8 +308,8 @@ class RememberedLog:
         """Return the reading of a part of a split; its ranges may begin earlier.
 
         Args:
-            ranges: The part.
-            wanted: As of `find`.
+            ranges: Offsets of that part.
+            wanted: Tenant -> topic filters, as `find` takes them.
         """
         self._keep()
         begun, lasts, goes_on_at = dict(ranges), {}, {}
@@ -326,8 +326,8 @@ class RememberedLog:
         """Remember what was read to the end, where it goes on from what is known.
 
         Args:
-            reading: Of `begin`.
-            missing: Partitions of which the log did not have all.
+            reading: Reading that `begin` returned, after its end.
+            missing: Partitions of which the log did not have all records.
         """
         for partition, (begin, end) in reading.ranges.items():
             start = reading.goes_on_at.get(partition, begin)
@@ -354,12 +354,12 @@ class RememberedLog:
 
         Args:
             wanted: Tenant -> topic filters, those of shared subscriptions without their prefix.
-            split: What it knows is looked in.
+            split: Split whose known offsets are looked up.
         """
         self._keep()
         return split.source.find(wanted, split.known)
 
-    # It is forgotten when nobody comes
+    # Forgetting, when no reader comes
 
     def _keep(self) -> None:
         self._used = True

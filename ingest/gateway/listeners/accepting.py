@@ -39,7 +39,7 @@ _EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class ServerCertificate(Protocol):
-    """What a connection that is accepted now goes over TLS by."""
+    """Has the TLS context of connections that are accepted now."""
 
     @property
     def context(self) -> ssl.SSLContext: ...
@@ -50,14 +50,14 @@ class Acceptor:
 
     Args:
         name: Name of the listener, for the log.
-        listener: Listens already; closed by `close`.
+        listener: Socket that listens already; `close` closes it.
         make: Makes a connection's protocol when all before it went well.
-        certificates: For TLS.
-        arrivals: Of the process; has the connections until their protocol is made.
-        limit: Of the listener; protocols that `make` makes count themselves.
+        certificates: Certificate for TLS; None: connections come without TLS.
+        arrivals: Arrivals of the process, with the connections until their protocol is made.
+        limit: Limit of the listener, in which protocols of `make` count themselves; None: no limit.
         proxies: Networks of the proxies that alone may connect, each connection with a PROXY
             header; None: there are no such headers.
-        timeout_seconds: For the header, and again for the handshake.
+        timeout_seconds: Bound for reading the header, and another time for the handshake.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ class Lease:
         on_lost: Called once when that time is over.
 
     Attributes:
-        clock: Of the gateway.
+        clock: Clock of the gateway.
         silences: How often that time was over when a heartbeat came back.
         doubts: How often there was doubt.
         on_doubt: Called when there is doubt: a heartbeat is to be sent.
@@ -67,7 +67,7 @@ class Lease:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether our clock seems to have stood still, and no heartbeat since has come back."""
+        """Tell whether our clock seems to have stood still, with no heartbeat back since then."""
         before, self._calendar_ahead = self._calendar_ahead, self._look_at_calendar()
         if self._calendar_ahead - before > DOUBT_SECONDS:
             self._doubt()

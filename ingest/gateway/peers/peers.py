@@ -87,9 +87,9 @@ class Peers:
     """The other gateways of the site.
 
     Args:
-        log: Of heartbeats.
+        log: Writers and reader of heartbeats.
         me: This run of this gateway.
-        clock: Its monotonic time counts.
+        clock: Clock whose monotonic time counts.
         lease: Lease of this gateway; others have one as long.
         host: Tells runs of this machine apart.
         use_version: Called with the version of records that is in force, whenever that changes.

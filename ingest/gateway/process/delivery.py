@@ -62,13 +62,13 @@ class DeliveryContext:
     """Parts of a gateway that its delivery uses.
 
     Attributes:
-        context: Of the gateway.
-        delivered: Position of the deliveries.
+        context: Context that all parts of the gateway share.
+        delivered: Position up to which the gateway has read its deliveries.
         subscriptions: Subscriptions of the clients.
         share_groups: Choose the members that get messages of a share group.
-        settler: Tells which messages they were given whose deliveries are gone.
-        retained: Kept up to date by deliveries.
-        routes: Waits for the barriers.
+        settler: Tells which messages share groups were given whose deliveries are gone.
+        retained: Retained messages, which deliveries keep up to date.
+        routes: Routes of the gateway, which wait for barriers.
         on_control: Takes control records.
         on_question: Takes another gateway's question about retained messages, and the partition
             that it came through.
@@ -78,10 +78,10 @@ class DeliveryContext:
             taken: others may have taken over the sessions that the messages are for.
         limits: Count deliveries of messages that came by other gateways.
         ranges: Reads deliveries again for which there was no room while they waited.
-        ends: Say up to where messages may have been in deliveries that the log has removed.
-        on_gone: Hears of such, before later ones count: per partition of `mqlake.inbound` the first
-            offset that the log has.
-        tasks: Runs that.
+        ends: Say where `mqlake.inbound` begins, when the log has removed deliveries.
+        on_gone: Takes per partition of `mqlake.inbound` the first offset that the log has; called
+            after the log has removed deliveries, before later ones count.
+        tasks: Owns the coroutine that reads deliveries again.
     """
 
     context: Context
@@ -113,7 +113,7 @@ class Delivery:
     partition is a repetition.
 
     Args:
-        parts: Of the gateway.
+        parts: Parts of the gateway that its delivery uses.
     """
 
     def __init__(self, parts: DeliveryContext) -> None:
@@ -225,9 +225,9 @@ class Delivery:
     async def _go_on_behind(self, gap_end: int | None) -> None:
         """Have clients get from `mqlake.inbound` what the log has removed of the deliveries.
 
-        Nobody knows which messages those were: all that are in `mqlake.inbound` by now count as not
-        delivered, to anybody here. Deliveries of them that are left are repetitions then. Of share
-        groups their routes tell which were given to this gateway.
+        It is not known which messages those were: all that are in `mqlake.inbound` by now count as
+        not delivered to any client here. Deliveries of them that are left are repetitions then. The
+        routes of share groups say which messages the router gave to this gateway.
 
         Args:
             gap_end: End of the gap, which is not read any more; None: there is none.

@@ -33,13 +33,13 @@ class Renewal:
 
     Args:
         lease: Lease of this gateway's name.
-        shards: Claimed again.
-        share_groups: Give nothing out until theirs are known.
-        sessions: Are asked for.
-        session_log: Goes on when they are known.
-        answers: To publishers: likewise.
-        delivery: Likewise.
-        tasks: Runs the reading.
+        shards: Shards of this gateway, which it claims again.
+        share_groups: Give no message out until the gateway knows which memberships are its own.
+        sessions: Sessions of this gateway, which it asks the owners of shards about.
+        session_log: Runs the log's reports on sessions when it is known which are still held.
+        answers: Run the log's reports on messages, which answer publishers, at the same time.
+        delivery: Goes on with deliveries at the same time.
+        tasks: Owns the coroutine that reads the records of others.
     """
 
     def __init__(

@@ -37,22 +37,22 @@ class StatusContext:
     """Parts of a gateway that its status tells of.
 
     Attributes:
-        context: Of the gateway.
-        writer: Has a queue.
-        counted: Sessions, subscriptions and retained messages.
-        connections: All sockets.
+        context: Context that all parts of the gateway share.
+        writer: Writer to the log, which has a queue.
+        counted: Sessions, subscriptions and retained messages, which are counted.
+        connections: All connections, one for each socket.
         listeners: Listeners for clients.
         draining: Says whether clients are let in.
-        publisher: May refuse messages.
-        wills: May wait for the log.
-        routes: May wait for the router.
-        shards: Those that the gateway owns.
+        publisher: Appends messages to the log, or refuses them.
+        wills: Wills, which may wait for the log.
+        routes: Routes, which may wait for the router.
+        shards: Shards that the gateway owns.
         peers: Know how far our clock is ahead.
-        slow_clients: Those that have fallen behind.
-        authorizer: Goes by rights.
-        latencies: How long messages take.
-        overload: Its level and steps.
-        shared_limits: Demand on those of all gateways.
+        slow_clients: Clients that have fallen behind.
+        authorizer: Gives clients their rights.
+        latencies: Measures how long messages take.
+        overload: Has the level and the steps of protection from overload.
+        shared_limits: Know the demand on limits that all gateways share.
     """
 
     context: Context
@@ -77,7 +77,7 @@ class Status:
     """Looks at the parts of a gateway.
 
     Args:
-        parts: Of the gateway.
+        parts: Parts of the gateway that its status tells of.
 
     Attributes:
         problem: Reason why nothing flows just now, or "".
@@ -158,7 +158,7 @@ class Status:
         }
 
     def heartbeat(self) -> GatewayHeartbeat:
-        """Return the state of this gateway that others are told twice a second."""
+        """Return the state of this gateway, which it sends to others twice a second."""
         settings, has = self._parts.context.settings, self._parts.counted
         heartbeat = GatewayHeartbeat(
             site=settings.site,

@@ -40,8 +40,8 @@ class TracingPublisher(Publisher):
 
     Args:
         tracer: Makes spans.
-        context: Of the gateway.
-        arguments: The others of `Publisher`.
+        context: Context that all parts of the gateway share.
+        arguments: Further arguments of `Publisher`, in its order.
     """
 
     def __init__(self, tracer: Tracer, context: Context, *arguments: Any) -> None:
@@ -88,7 +88,7 @@ class TracingDelivery(Delivery):
 
     Args:
         tracer: Makes spans.
-        parts: Of the gateway.
+        parts: Parts of the gateway that its delivery uses.
     """
 
     def __init__(self, tracer: Tracer, parts: DeliveryContext) -> None:

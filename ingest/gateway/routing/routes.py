@@ -56,7 +56,7 @@ PASSED_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteSettings:
-    """Of all routes of a gateway.
+    """Settings that all routes of a gateway share.
 
     Attributes:
         linger_seconds: A filter without subscribers stays routed so long.
@@ -76,12 +76,13 @@ class Routes:
 
     Args:
         me: This run of the gateway.
-        log: Where routes and barriers go; the writer of this gateway's messages.
-        partitions: Of `mqlake.inbound`.
-        began_at: Returns where in `mqlake.gateways` this run began.
-        settings: Of all routes.
-        clock: For their times.
-        may_count: Tells whether nobody else can have withdrawn routes of share groups meanwhile.
+        log: Writer of this gateway's messages, which appends routes and barriers, too.
+        partitions: Number of partitions of `mqlake.inbound`.
+        began_at: Returns the offset in `mqlake.gateways` at which this run began.
+        settings: Settings that all routes share.
+        clock: Clock for the times of routes and barriers.
+        may_count: Tells whether no other gateway can have withdrawn routes of share groups
+            meanwhile.
 
     Attributes:
         is_due: Something waits that must be in the log before any later message: `flush` first.

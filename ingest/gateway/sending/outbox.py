@@ -24,17 +24,20 @@ hundreds come at once. The others are read as it takes them."""
 
 
 class LaterReading(Protocol):
-    """What a client that comes back is not brought at once. See `sessions/resuming.py`."""
+    """Messages in the log that a client does not get as soon as it comes back.
+
+    See `sessions/resuming.py`.
+    """
 
     is_left: bool
 
     def leave(self, partition: int, offset: int) -> bool:
-        """Leave all from this message on in the log for later; False: that is not wanted."""
+        """Leave all from this message on in the log; return False when they cannot stay there."""
         ...
 
 
 class Outbox:
-    """What one session is still to be sent or to acknowledge.
+    """Messages that one session has still to get or to acknowledge.
 
     Attributes:
         messages: The queue and the exchanges.
@@ -90,8 +93,8 @@ class Outbox:
         """Note a message that a share group is to give to the client with this packet identifier.
 
         Args:
-            packet_id: Of the exchange.
-            is_written: No record of the client's membership needs to come before.
+            packet_id: Packet identifier of the exchange.
+            is_written: Tells that no record of the client's membership needs to come before.
         """
         if self._giving is None:
             self._giving = {}

@@ -53,12 +53,12 @@ class SenderContext:
     """Parts of a gateway that all its senders use.
 
     Attributes:
-        settings: Of the gateway.
-        clock: For the expiry of messages.
-        counters: Of messages.
-        of_tenants: Of the clients of each tenant.
-        drops: For messages that clients do not get.
-        told: Whether a rule wants events of deliveries.
+        settings: Settings of the gateway.
+        clock: Clock by which messages expire.
+        counters: Counters of the gateway; senders count messages there.
+        of_tenants: Counters of each tenant, for the messages of its clients.
+        drops: Counts messages that clients do not get, and reports them.
+        told: Writes events of deliveries for the tenants that have a rule for them.
         groups: Give members of share groups their messages.
         retained: Sources of retained messages.
     """

@@ -3,8 +3,8 @@
 A sender lives as long as its session is at this gateway and has a connection at most of the time.
 
 QoS 2 to a session that outlives its connection: each step is in the log before the packet that
-depends on it leaves, so that neither a crash nor another gateway begins an exchange anew that the
-client has finished. Packets behind such a one wait.
+depends on it leaves, so that neither after a crash nor at another gateway an exchange begins again
+that the client has finished. Packets behind such a one wait.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ class Sender:
     [MQTT5-3.3.4-10] [MQTT5-4.9.0-3]
 
     Args:
-        context: Shared by all senders.
+        context: Parts of the gateway that all senders share.
         tenant: Tenant of the client.
         client_id: Client identifier of the client.
         rights: See below.
         waiting: Counts its waiting messages among those of others.
 
     Attributes:
-        outbox: What waits or is in flight.
-        groups: Share groups that it is a member of: they are told when it may have room.
+        outbox: Messages that wait or are in flight.
+        groups: Share groups that it is a member of: the sender tells them when it may have room.
         member: The session, if it outlives its connection.
         maybe_sent: Messages that a dead holder may have sent; None: all sent ones are known.
-        rights: To get messages; None: all of them. Asked when a message comes and, if it has waited
-            or is sent again, when it leaves.
+        rights: Rights to get messages; None: all of them. The sender asks them when a message comes
+            and, if it has waited or is sent again, when it leaves.
     """
 
     __slots__ = (
@@ -139,12 +139,12 @@ class Sender:
 
     @property
     def is_full(self) -> bool:
-        """Whether a message that cannot leave at once would be dropped."""
+        """Tell whether a message that cannot leave at once would be dropped."""
         return self._messages.is_full and not self.has_room
 
     @property
     def has_room(self) -> bool:
-        """Whether a message given now leaves at once."""
+        """Tell whether a message given now leaves at once."""
         connection = self._connection
         if connection is None or connection.is_closing or not connection.is_writable:
             return False
@@ -435,7 +435,10 @@ class Sender:
     # How packets leave
 
     def _takes_more(self, connection: Client) -> bool:
-        """Whether QoS 1 and 2 messages may leave: the log knows of most that were acknowledged."""
+        """Tell whether QoS 1 and 2 messages may leave.
+
+        They may when the socket takes more and the log knows of most that were acknowledged.
+        """
         return connection.is_writable and (self.progress is None or self.progress.has_room)
 
     def _keep(self, outgoing: OutgoingMessage) -> None:

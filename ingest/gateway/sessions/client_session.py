@@ -56,11 +56,11 @@ class ClientSession:
         size: Bytes of these filters and of the will.
         will: To be published when the connection ends without DISCONNECT; None once it was, or
             when there was none. [MQTT5-3.1.2-7] [MQTT311-3.1.2-12]
-        progress: Of a session that outlives its connection, else None.
+        progress: Progress of the session, if it outlives its connection; else None.
         floor: Per partition the first offset that is not dealt with, where that is beyond the
             gateway's deliveries.
         state: See `ingest.session.states`.
-        epoch: Under which it is held; of one that is not written it may not be known yet.
+        epoch: Epoch under which it is held; None: not known yet, of one that is not written.
         is_written: The log has, or will have, a record of it.
         shares: It has, or had, shared subscriptions.
         hands_on: Another connection of its client goes on under its claim: neither was written.
@@ -155,7 +155,7 @@ class ClientSession:
 
     @property
     def is_stored(self) -> bool:
-        """Whether it outlives its connection."""
+        """Tell whether it outlives its connection."""
         return self.expiry_interval > 0
 
     def become(self, state: SessionState) -> None:
@@ -164,12 +164,12 @@ class ClientSession:
 
     @property
     def is_ended(self) -> bool:
-        """Whether it is kept here no more: late messages and answers for it are ignored."""
+        """Tell whether it is kept here no more: late messages and answers for it are ignored."""
         return self.state in OVER
 
     @property
     def is_coming_back(self) -> bool:
-        """Whether it was stored and has not caught up: nothing is delivered yet."""
+        """Tell whether it was stored and has not caught up: nothing is delivered yet."""
         return self._restored_starts is not None and self.state not in IN_FORCE
 
     def end(self, state: SessionState) -> None:
@@ -243,7 +243,7 @@ class ClientSession:
 
     @property
     def _can_have_records(self) -> bool:
-        """Whether subscriptions may have records of their own: every gateway reads them."""
+        """Tell whether subscriptions may have their own records: every gateway reads them."""
         return self.is_written and self._context.peers.version >= OWN_RECORDS_SINCE
 
     def _remove(self, topic_filter: str, state: SessionState) -> None:
@@ -274,11 +274,11 @@ class ClientSession:
     # History that subscriptions get before they are in force
 
     def is_catching_up(self, topic_filter: str) -> bool:
-        """Whether a subscription still gets its history, and nothing else."""
+        """Tell whether a subscription still gets its history, and nothing else."""
         return self._histories is not None and self._histories.is_catching_up(topic_filter)
 
     def begin_history(self, history: SubscribeHistory) -> None:
-        """Take the subscriptions of a history out of force until it is told."""
+        """Take the subscriptions of a history out of force until the client has got it."""
         if self._histories is None:
             self._histories = SessionHistories()
         for topic_filter in history.topic_filters:

@@ -16,15 +16,15 @@ Changes: TypeAlias = "list[tuple[str, StoredSubscription | None]]"
 
 
 class SaveReport:
-    """Told of several records: tells once, when the log has all, or that it has one of them not.
+    """Hears of several records, and reports once: the log has all of them, or lacks one.
 
     Failed changes are written with the next record.
 
     Args:
-        records: Says what is to be written of the session.
-        changes: Are being written.
-        on_saved: Told.
-        has_session: The session's record is being written, too.
+        records: Says which records of the session are to be written.
+        changes: Changes of subscriptions whose records are being written.
+        on_saved: Called once, with None when the log has all records, else with the error.
+        has_session: Tells that the session's record is being written, too.
     """
 
     __slots__ = ("_changes", "_has_session", "_left", "_on_saved", "_records")
@@ -54,7 +54,7 @@ class SaveReport:
         on_saved(error)
 
     def fail(self) -> None:
-        """Tell nobody any more: one of them could not be written."""
+        """Put the changes back, and report nothing more: one of them could not be written."""
         self._on_saved = None
         records = self._records
         records.put_back(topic_filter for topic_filter, _ in self._changes)

@@ -31,7 +31,7 @@ class SessionHistories:
             history.leave(topic_filter)
 
     def is_catching_up(self, topic_filter: str) -> bool:
-        """Whether a subscription still gets its history, and nothing else."""
+        """Tell whether a subscription still gets its history, and nothing else."""
         history = self._by_filter.get(topic_filter)
         return history is not None and not history.is_live
 

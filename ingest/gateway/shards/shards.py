@@ -55,8 +55,8 @@ class Shards:
         readers: Read shards.
         database: Holds entries of the shards.
         peers: Say which gateways can own shards, and which are dead.
-        lease: Of this gateway; its clock counts.
-        actions: Of the gateway.
+        lease: Lease of this gateway; its clock counts.
+        actions: Functions of the gateway that the owner of a shard calls.
 
     Attributes:
         count: How many shards there are.

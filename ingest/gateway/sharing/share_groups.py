@@ -74,7 +74,7 @@ class ShareGroups:
         gaps: Reads messages that a group has missed.
 
     Attributes:
-        memberships: Of this gateway, by group; others only read them.
+        memberships: Memberships of this gateway, by group; only this object changes the mapping.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ class ShareGroups:
         return True
 
     def _counting(self) -> list[ShareMembership]:
-        """Return memberships that may be given messages which nobody else reads."""
+        """Return memberships that may be given messages which no other membership reads."""
         return [
             one
             for one in self.memberships.values()

@@ -78,7 +78,7 @@ class ShareMembership:
         read: Reads messages from the log for a membership.
 
     Attributes:
-        group: Of which group.
+        group: Share group that it is a membership in.
         standing: The membership as its record has it. `unread` there are waiting messages not in
             memory: taken over from other memberships, or too many.
         members: How many subscriptions there are, those on their way included.
@@ -135,14 +135,14 @@ class ShareMembership:
 
     @property
     def wants_to_read(self) -> bool:
-        """Whether there is something to read, and room for it."""
+        """Tell whether there is something to read, and room for it."""
         if self.standing.unread and not self.reads_gap_first:
             return len(self._queue) < READ_BELOW and self._queued_bytes < QUEUE_BYTES // 2
         return bool(self.standing.gaps)
 
     @property
     def reads_gap_first(self) -> bool:
-        """Whether the next gap only tells which messages wait: those that do are read in order."""
+        """Tell whether the next gap only says which messages wait: these are read in order."""
         return bool(self.standing.gaps) and self.standing.gaps[0].chosen is not None
 
     @property

@@ -2,8 +2,8 @@
 
 Those of a dead one: its routes of the groups are withdrawn first, and a barrier in its own name
 follows them through every partition: when all of them are in its delivery topic, the router writes
-no more there. Deliveries are not kept for long: which messages those were that are gone is told by
-the routes, of a living gateway that has not read them too.
+no more there. The log does not keep deliveries for long: the routes say which messages the gateway
+got by those that are gone. They say so of a living gateway, too, that has not read its deliveries.
 """
 
 from __future__ import annotations
@@ -55,24 +55,24 @@ _HEADERS: Final[Headers] = [VERSION_HEADER]
 
 
 class MissedDeliveries(NamedTuple):
-    """What tells of deliveries of this gateway that the log has removed."""
+    """Routes and offsets that say which deliveries of this gateway the log has removed."""
 
     groups: frozenset[GroupKey]
     routes: RoutesThen
-    """Of these groups."""
+    """Routes of these groups, and the offsets at which they came into force."""
     ends: list[int]
     """Per partition of `mqlake.inbound`: the router has given out all messages before."""
 
 
 @dataclass(slots=True)
 class _Read:
-    """What was read of a delivery topic."""
+    """Deliveries and answered barriers that were read from a delivery topic."""
 
     given: dict[GroupKey, list[Given]] = field(default_factory=dict)
     oldest: dict[int, int] = field(default_factory=dict)
     """Per partition of `mqlake.inbound` the first message whose delivery the log still has."""
     answered: dict[int, int] = field(default_factory=dict)
-    """Likewise where the barrier is that the router has answered."""
+    """Per partition of `mqlake.inbound` the offset of the barrier that the router has answered."""
     is_complete: bool = True
 
 
@@ -129,7 +129,7 @@ class ShareSettler:
         """Return what tells which messages the router has given this gateway by now.
 
         Args:
-            groups: For which.
+            groups: Share groups whose messages matter.
             behind: Per partition of `mqlake.inbound` the first offset that matters.
 
         Raises:
@@ -150,10 +150,10 @@ class ShareSettler:
     async def _read(
         self, gateway: str, groups: Sequence[GroupKey], first: int, routes_offset: int
     ) -> _Read:
-        """Read a gateway's deliveries up to where the router has answered a barrier of now."""
+        """Read a gateway's deliveries until the router has answered a barrier written here."""
         self._round += 1
         number = self._round
-        # Not a run of any gateway: nobody else takes these barriers for its own.
+        # Not a run of any gateway: no gateway takes these barriers for its own.
         ours = f"{self._context.me.incarnation}.share"
         key = barrier_key(Barrier(gateway, ours, number, routes_offset))
         log_topic = delivery_topic(gateway)

@@ -50,9 +50,9 @@ class GroupMembership:
     """The state of a membership in its record; see there.
 
     Attributes:
-        is_lost: Another has its messages.
+        is_lost: Another membership has its messages.
         has_taken_over: Memberships that it has taken over, ever: each comes once.
-        on_begin: Told from where on it counts.
+        on_begin: Called with the offset of each partition from which on it counts.
     """
 
     def __init__(self, group: GroupKey, run: Run, membership_id: str) -> None:
@@ -73,7 +73,7 @@ class GroupMembership:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether there is a record of it, which the log may have."""
+        """Tell whether there is a record of it, which the log may have."""
         return self._number > 0
 
     def begin(self, starts: list[int]) -> None:
