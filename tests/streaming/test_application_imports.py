@@ -10,7 +10,7 @@ pytestmark = pytest.mark.programs
 # pyspark imports this module with each session; it imports pandas where there is one.
 PROGRAM = """
 import importlib, sys
-from streaming import application
+from streaming.application import application
 from streaming.settings.lake import LakeSettings
 
 def begin(stop):
