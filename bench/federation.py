@@ -11,20 +11,19 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from getpass import getuser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import uvloop
 
 from bench.latencies import summary
+from bench.mosquitto import EXECUTABLE, await_listening, check_installed, settings_of
 from ingest.federation.brokers.links import Link, LinkLimits
 from ingest.federation.settings import BrokerSettings
 from ingest.protocol.packets import Publish, Subscription
@@ -34,7 +33,6 @@ from mqlake.errors import OperationalError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-MOSQUITTO: Final = Path("/usr/sbin/mosquitto")
 TOPIC: Final = "federated/grid"
 PAYLOAD_BYTES: Final = 64
 PUBLISHER: Final = 7
@@ -85,8 +83,7 @@ class Grid:
         Raises:
             OperationalError: There is no Mosquitto here.
         """
-        if not MOSQUITTO.is_file():
-            raise OperationalError(f"no {MOSQUITTO}: install it (Debian: apt install mosquitto)")
+        check_installed()
         nodes = sorted(self.neighbours)
         self.ports = dict(zip(nodes, free_ports(len(nodes)), strict=True))
         try:
@@ -108,24 +105,10 @@ class Grid:
     def start_broker(self, node: int, settings: str = "") -> None:
         """Start a node's broker, with further lines of settings, and wait until it listens."""
         path = self.folder / f"mosquitto-{node}.conf"
-        # All limits of waiting messages are taken away: they are not measured here. A broker that
-        # is started by root would become a user who cannot read its folder.
-        path.write_text(
-            f"listener {self.ports[node]} 127.0.0.1\nallow_anonymous true\nuser {getuser()}\n"
-            "max_inflight_messages 0\nmax_queued_messages 0\nset_tcp_nodelay true\n" + settings,
-            encoding="utf-8",
-        )
-        self._start(f"broker-{node}", [str(MOSQUITTO), "-c", str(path)])
-        deadline = time.monotonic() + START_SECONDS
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.ports[node]), timeout=1).close()
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.02)
-            else:
-                return
+        path.write_text(settings_of(self.ports[node]) + settings, encoding="utf-8")
+        name = f"broker-{node}"
+        self._start(name, [str(EXECUTABLE), "-c", str(path)])
+        await_listening(self.ports[node], self.processes[name], START_SECONDS)
 
     def start_federator(self, node: int) -> None:
         """Start a node's federator."""

@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 from bench.figures import Figures, figure
 from bench.gateways import BenchFleet, running_fleet
+from bench.latencies import summary
 from bench.mosquitto import Mosquitto
 from bench.session_client import SessionClient, publish
 from mqlake.errors import OperationalError
@@ -29,7 +30,7 @@ GAP: Final = 100_000
 """Messages that each session has missed when it comes back, nearly all of them of others."""
 
 PUBLISHED_AT_ONCE: Final = 10_000
-PARTS: Final = (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
+PARTS: Final = ("p50", "p99", "max")
 
 FILLING: Final = b"x" * 64
 
@@ -116,12 +117,9 @@ def _measure(
 
 
 def _figures(what: str, step: str, waits: Sequence[float], seconds: float) -> Figures:
-    waits = sorted(waits)
+    found = summary(waits)
     figures = {figure(what, "1/s"): len(waits) / seconds}
-    for part, share in PARTS:
-        wait = waits[min(len(waits) - 1, int(share * len(waits)))]
-        figures[figure(f"{what}, {step}, {part}", "ms")] = wait * 1000
-    return figures
+    return figures | {figure(f"{what}, {step}, {part}", "ms"): found[part] * 1000 for part in PARTS}
 
 
 async def make_sessions(address: str, size: int, topic_filter: str) -> list[float]:

@@ -17,6 +17,43 @@ STOP_SECONDS: Final = 30.0
 LOOK_SECONDS: Final = 0.02
 
 
+def check_installed() -> None:
+    """Refuse a machine without Mosquitto.
+
+    Raises:
+        OperationalError: There is no Mosquitto here.
+    """
+    if not EXECUTABLE.is_file():
+        raise OperationalError(f"no {EXECUTABLE}: install it (Debian: apt install mosquitto)")
+
+
+def settings_of(port: int) -> str:
+    """Return the settings of a broker on this port that drops no message that waits."""
+    # A broker that root starts would change to a user who cannot read or write its folder.
+    return (
+        f"listener {port} 127.0.0.1\nallow_anonymous true\nuser {getuser()}\n"
+        "max_inflight_messages 0\nmax_queued_messages 0\nset_tcp_nodelay true\n"
+    )
+
+
+def await_listening(port: int, process: "subprocess.Popen[bytes]", seconds: float) -> None:
+    """Wait until a broker takes connections.
+
+    Raises:
+        OperationalError: It has ended, or does not within the time.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            if time.monotonic() > deadline or process.poll() is not None:
+                raise OperationalError("Mosquitto does not start") from None
+            time.sleep(LOOK_SECONDS)
+        else:
+            return
+
+
 class Mosquitto:
     """One broker without limits of waiting messages.
 
@@ -28,17 +65,11 @@ class Mosquitto:
     """
 
     def __init__(self, folder: Path) -> None:
-        if not EXECUTABLE.is_file():
-            raise OperationalError(f"no {EXECUTABLE}: install it (Debian: apt install mosquitto)")
+        check_installed()
         (self._port,) = free_ports(1)
         self._settings = folder / "mosquitto.conf"
-        # A broker that root starts would change to a user who cannot write its folder.
-        self._settings.write_text(
-            f"listener {self._port} 127.0.0.1\nallow_anonymous true\nuser {getuser()}\n"
-            "max_inflight_messages 0\nmax_queued_messages 0\nset_tcp_nodelay true\n"
-            f"persistence true\npersistence_location {folder}/\n",
-            encoding="utf-8",
-        )
+        kept = f"persistence true\npersistence_location {folder}/\n"
+        self._settings.write_text(settings_of(self._port) + kept, encoding="utf-8")
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -58,16 +89,7 @@ class Mosquitto:
             stderr=subprocess.DEVNULL,
             preexec_fn=die_with_parent,
         )
-        deadline = time.monotonic() + START_SECONDS
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
-            except OSError:
-                if time.monotonic() > deadline or self._process.poll() is not None:
-                    raise OperationalError("Mosquitto does not start") from None
-                time.sleep(LOOK_SECONDS)
-            else:
-                return
+        await_listening(self._port, self._process, START_SECONDS)
 
     def stop(self) -> None:
         """Stop it, and wait until it has written its sessions."""

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trustme
 
-from bench.federation import MOSQUITTO, BrokerClient, Grid
+from bench.federation import BrokerClient, Grid
+from bench.mosquitto import EXECUTABLE
 from ingest.federation.brokers.service import FederationService
 from ingest.federation.settings import (
     FederationSettings,
@@ -33,7 +34,7 @@ pytestmark = [
     pytest.mark.promise,
     pytest.mark.programs,
     pytest.mark.anyio,
-    pytest.mark.skipif(not MOSQUITTO.is_file(), reason=f"no {MOSQUITTO}"),
+    pytest.mark.skipif(not EXECUTABLE.is_file(), reason=f"no {EXECUTABLE}"),
 ]
 LIMIT_SECONDS = 120.0
 """Of what other processes do; never reached where they do it."""
