@@ -86,12 +86,6 @@ class LaneScheduling(LoadScopeScheduling):  # type: ignore[misc]
         super().__init__(config, log)
         self._lanes = lanes
 
-    def schedule(self) -> None:
-        """Give each worker two units: one that has a single test waits until it knows the next."""
-        super().schedule()
-        for node in self.nodes:
-            self._reschedule(node)
-
     def remove_node(self, node: Any) -> str | None:
         """Hand on what a worker that is gone had still to run, and return the test it ended in.
 
