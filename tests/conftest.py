@@ -11,6 +11,7 @@ import pytest
 
 from tests.gate.guard import PureTestsStartNothing
 from tests.gate.lanes import Lanes, LaneScheduling, check_shared_systems, lateness
+from tests.gate.limit import Limit
 from tests.gate.order import mix_files
 from tests.gate.plan import Plan
 from tests.gate.reads import Reads
@@ -52,6 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(_FailuresAtOnce(config))
         if plan is not None:
             config.pluginmanager.register(Report(config, plan))
+            config.pluginmanager.register(Limit(plan))
     elif plan is not None:
         plan.pid_file(handed_over["workerid"]).write_text(str(os.getpid()))
         if plan.notes_reads:

@@ -72,7 +72,7 @@ _FULL_SIMULATIONS: Final = "20000"
     type=click.Choice(sorted(DISTRIBUTIONS)),
     help="All tests of a distribution, put on record when they pass.",
 )
-@click.option("--limit-minutes", type=float, help="Stop after so many minutes, with a summary.")
+@click.option("--limit-minutes", type=float, help="End after so many minutes, with a summary.")
 def main(
     fast: bool,
     full: bool,
@@ -104,12 +104,11 @@ class Gate:
     Args:
         folder: For what a stage hands over to the next one.
         is_full: Nothing of the campaign is left out.
-        limit_minutes: After which a stage stops.
+        limit_minutes: After which it ends; None: when all has run.
     """
 
     def __init__(self, folder: Path, is_full: bool, limit_minutes: float | None) -> None:
         self._folder = folder
-        self._limit_minutes = limit_minutes
         left_out: list[str] = []
         proven: list[str] = []
         self._apart: set[Path] = set()
@@ -124,7 +123,9 @@ class Gate:
             costs = costs_now(FullRun.read().costs)
             costs = {one: cost for one, cost in costs.items() if not self._is_apart(one)}
             left_out = left_out_of(costs, BUDGET / _slowness(), _turn())
-        self._plan = Plan(began=time.time(), is_full=is_full, left_out=left_out, proven=proven)
+        began = time.time()
+        ends = None if limit_minutes is None else began + 60 * limit_minutes
+        self._plan = Plan(began, ends, is_full=is_full, left_out=left_out, proven=proven)
 
     def pure(self) -> bool:
         """Run all that starts no program, whatever of it fails; tell whether nothing did."""
@@ -238,19 +239,12 @@ class Gate:
             f"--plan={plan}",
             f"--numprocesses={workers}",
             "--no-loadscope-reorder",
-            *self._session_timeout(),
             *options,
             *(str(test) for test in tests),
         ]
         code = subprocess.run(command, cwd=ROOT, check=False).returncode
         self._plan = replace(self._plan, earlier=[*self._plan.earlier, str(outcome)])
         return code
-
-    def _session_timeout(self) -> list[str]:
-        if self._limit_minutes is None:
-            return []
-        left = self._limit_minutes * 60 - (time.time() - self._plan.began)
-        return [f"--session-timeout={max(left, 1):.0f}"]
 
     def _outcomes(self) -> list[Outcome]:
         return [Outcome.read(Path(file)) for file in self._plan.earlier]

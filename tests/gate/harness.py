@@ -42,7 +42,7 @@ def run(
     tests = [folder / f"test_{name}_{number}.py" for number in range(len(texts))]
     for test, text in zip(tests, texts, strict=True):
         test.write_text(text, encoding="utf-8")
-    Plan(time.time(), str(outcome), **more).write(plan)
+    Plan(time.time(), outcome=str(outcome), **more).write(plan)
     command = [
         sys.executable,
         "-P",

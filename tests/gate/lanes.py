@@ -8,7 +8,7 @@ free, file by file, the dearest first.
 """
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -109,6 +109,24 @@ class LaneScheduling(LoadScopeScheduling):  # type: ignore[misc]
         for other in self.nodes:
             self._reschedule(other)
         return tests[0]
+
+    def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
+        """Take what a worker has collected: one in another's place may have it in another order.
+
+        xdist gives such a one nothing to run, and the stage waits for ever. One that has not
+        collected all that the others have ends the run.
+        """
+        if self.collection is not None:
+            lacking = sorted(set(self.collection).difference(collection))
+            if lacking:
+                message = (
+                    f"{node.gateway.id}, which came in the place of a worker that crashed, has not "
+                    f"collected {len(lacking)} tests, such as {lacking[0]}"
+                )
+                pytest.exit(message)
+            self.registered_collections[node] = list(collection)
+        else:
+            super().add_node_collection(node, collection)
 
     def _reschedule(self, node: Any) -> None:
         # One in the place of another has first to say what it has collected.

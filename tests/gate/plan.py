@@ -1,7 +1,7 @@
 """What one run of pytest is of a gate: given to it in a file, as each worker reads it too."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
@@ -24,6 +24,7 @@ class Plan:
 
     Attributes:
         began: When the gate began, in seconds since the epoch.
+        ends: When it has to, in the same seconds; None: when all has run.
         outcome: Where it writes its `Outcome`.
         earlier: Outcomes of the stages before, which its summary includes.
         is_full: The campaign runs as a whole, and there is no budget.
@@ -36,6 +37,7 @@ class Plan:
     """
 
     began: float
+    ends: float | None = None
     outcome: str = ""
     earlier: list[str] = field(default_factory=list)
     is_full: bool = False
@@ -56,6 +58,11 @@ class Plan:
     def pid_file(self, worker: str) -> Path:
         """Return where a worker notes which process it is, before it is ready."""
         return Path(self.outcome).with_suffix(f".{worker}.pid")
+
+    def pid_files(self) -> Iterable[Path]:
+        """Return those of all workers that run."""
+        outcome = Path(self.outcome)
+        return outcome.parent.glob(f"{outcome.stem}.*.pid")
 
     def reads_file(self, worker: str) -> Path:
         """Return where a worker notes which files it has read."""

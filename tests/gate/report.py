@@ -38,6 +38,7 @@ class Report:
         self._failures: list[Failure] = []
         self._outcomes: list[Outcome] = []
         """Of the stages before, and of this one when its tests have run."""
+        self._is_interrupted = False
 
     def pytest_sessionstart(self) -> None:
         self._watch.start()
@@ -50,6 +51,7 @@ class Report:
         self._watch.add_worker(worker, int(self._plan.pid_file(worker).read_text()))
 
     def pytest_testnodedown(self, node: Any, error: object) -> None:
+        self._plan.pid_file(node.gateway.id).unlink(missing_ok=True)
         if error is not None:
             self._watch.end(node.gateway.id)
 
@@ -68,6 +70,7 @@ class Report:
             *(Outcome.read(Path(file)) for file in self._plan.earlier),
             self._outcome(terminalreporter),
         ]
+        self._is_interrupted = session.exitstatus == pytest.ExitCode.INTERRUPTED
         if self._is_too_dear() and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -82,6 +85,9 @@ class Report:
 
     def pytest_unconfigure(self) -> None:
         self._watch.stop()
+        if self._is_interrupted:
+            for worker in self._used:
+                self._watch.end(worker)
 
     def _failure(self, report: pytest.TestReport) -> Failure:
         reason = reason_of(report)[:_REASON_CHARACTERS]

@@ -1,5 +1,6 @@
 """What becomes of a run in which a worker ends in the middle of a test."""
 
+import time
 from pathlib import Path
 
 import psutil
@@ -42,9 +43,31 @@ def test_after(): pass
 async def forever(): await asyncio.Event().wait()
 """
 
+COLLECTS_ANOTHER_ORDER = """
+import os, pathlib, signal, pytest
+
+CRASHED = pathlib.Path(__file__).with_suffix(".crashed")
+NUMBERS = [3, 1, 0, 2] if CRASHED.exists() else [0, 1, 2, 3]
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_each(number):
+    if number == 1:
+        CRASHED.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+COLLECTS_LESS = COLLECTS_ANOTHER_ORDER.replace("[3, 1, 0, 2]", "[0, 1, 2]")
+
 
 def failed(stage: Stage) -> set[str]:
     return {one.test.partition("::")[2] for one in stage.outcome.failures}
+
+
+def runs(pid: int) -> bool:
+    """Tell whether a process runs: one that has ended may still be listed."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_all_but_the_test_in_which_a_worker_ends_runs(tmp_path: Path) -> None:
@@ -73,8 +96,7 @@ def test_leaves_a_program_behind():
     os.kill(os.getpid(), signal.SIGKILL)
 """
     run(tmp_path, "leaves", text, PASSES)
-    with pytest.raises(psutil.NoSuchProcess):
-        psutil.Process(int(pid.read_text())).kill()
+    assert not runs(int(pid.read_text()))
 
 
 def test_one_that_waits_past_its_time_out_ends_and_shows_where(tmp_path: Path) -> None:
@@ -82,3 +104,22 @@ def test_one_that_waits_past_its_time_out_ends_and_shows_where(tmp_path: Path) -
     assert failed(stage) == {"test_waits", "test_fails_and_waits_at_its_end"}
     assert stage.outcome.counts == {"passed": 3, "failed": 3}
     assert "in test_waits" in stage.errors
+
+
+def test_one_in_the_place_of_another_may_collect_in_another_order(tmp_path: Path) -> None:
+    stage = run(tmp_path, "order", COLLECTS_ANOTHER_ORDER, PASSES)
+    assert failed(stage) == {"test_each[1]"}
+    assert stage.outcome.counts == {"passed": 4, "failed": 1}
+
+
+def test_one_in_the_place_of_another_that_collects_less_ends_the_run(tmp_path: Path) -> None:
+    stage = run(tmp_path, "less", COLLECTS_LESS, PASSES)
+    assert stage.code == pytest.ExitCode.INTERRUPTED
+    assert "has not collected 1 tests, such as" in stage.output
+
+
+def test_a_run_ends_at_its_time_and_shows_where_workers_are(tmp_path: Path) -> None:
+    stage = run(tmp_path, "limit", WAITS_IN_C, ends=time.time() + 8)
+    assert stage.code == pytest.ExitCode.INTERRUPTED
+    assert "the time of the gate is over" in stage.output
+    assert 'File "' in stage.errors

@@ -6,13 +6,16 @@ it to the loop's handler of exceptions and waits on. Nor does it look at how a f
 
 import faulthandler
 import os
+import signal
 from collections.abc import Generator
 from typing import Any, Final
 
 import pytest
 
-_TIMES: Final = 1.5
+_TIMES: Final = 1.25
 """The time-out, for the test, and once more for its end if it has failed: then this acts."""
+SHOW_STACKS: Final = signal.SIGUSR1
+"""A worker that gets it writes all stacks to stderr and goes on."""
 
 
 class Watchdog:
@@ -26,6 +29,8 @@ class Watchdog:
         capture: Any = config.pluginmanager.get_plugin("capturemanager")
         with capture.global_and_fixture_disabled():
             self._stderr = os.dup(2)
+        if hasattr(config, "workerinput"):
+            faulthandler.register(SHOW_STACKS, file=self._stderr)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_timeout_set_timer(self, settings: Any) -> Generator[None, object, object]:
@@ -47,6 +52,7 @@ class Watchdog:
             faulthandler.cancel_dump_traceback_later()
 
     def pytest_unconfigure(self) -> None:
+        faulthandler.unregister(SHOW_STACKS)
         os.close(self._stderr)
 
     def _begin(self) -> None:
