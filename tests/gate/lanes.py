@@ -129,9 +129,16 @@ class LaneScheduling(LoadScopeScheduling):  # type: ignore[misc]
             super().add_node_collection(node, collection)
 
     def _reschedule(self, node: Any) -> None:
-        # One in the place of another has first to say what it has collected.
-        if node in self.registered_collections:
+        """Give a worker two tests or more: it runs one when it knows the next one, or the end.
+
+        xdist gives one that comes in the place of another a single file, which may be one test.
+        """
+        # It has first to say what it has collected.
+        is_ready = node in self.registered_collections
+        while is_ready:
             super()._reschedule(node)
+            has_enough = self._pending_of(self.assigned_work[node]) > 1
+            is_ready = not has_enough and not node.shutting_down
 
     def _split_scope(self, nodeid: str) -> str:
         name = file_of(nodeid)

@@ -82,6 +82,12 @@ def test_workers_that_end_at_once_are_replaced_each(tmp_path: Path) -> None:
     assert stage.outcome.counts == {"passed": 32, "failed": 3}
 
 
+def test_one_in_the_place_of_another_takes_files_of_one_test(tmp_path: Path) -> None:
+    crashes = "import os\ndef test_kills_its_worker(): os.kill(os.getpid(), 9)\n"
+    stage = run(tmp_path, "few", crashes + PASSES, *[PASSES] * 3, ends=time.time() + 60)
+    assert stage.outcome.counts == {"passed": 4, "failed": 1}
+
+
 def test_what_a_worker_leaves_behind_ends(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     text = f"""

@@ -57,24 +57,24 @@ class Resolver:
         Raises:
             DnsError: No server answers, or the answer is an error.
         """
-        asked = asyncio.gather(
-            self._asked.resolve(name, record_type, raise_on_no_answer=False),
-            return_exceptions=True,
+        asked = asyncio.create_task(
+            self._asked.resolve(name, record_type, raise_on_no_answer=False)
         )
         try:
             # Whoever is cancelled while an answer comes must hear of it: dnspython waits by
             # asyncio.wait_for, which forgets that before Python 3.12 (python/cpython#86296).
             await asyncio.wait([asked])
-        finally:
+        except asyncio.CancelledError:
             asked.cancel()
-        (answer,) = asked.result()
-        if isinstance(answer, NXDOMAIN):
+            await asyncio.gather(asked, return_exceptions=True)  # until its socket is closed
+            raise
+        try:
+            answer = asked.result()
+        except NXDOMAIN:
             return [], None
         # OSError: a server that cannot be reached; UnicodeError: a name that none can have.
-        if isinstance(answer, (DNSException, OSError, UnicodeError)):
-            raise DnsError(f"{name} {record_type}: {answer}") from answer
-        if isinstance(answer, BaseException):
-            raise answer
+        except (DNSException, OSError, UnicodeError) as exc:
+            raise DnsError(f"{name} {record_type}: {exc}") from exc
         if answer.rrset is None:
             return [], None
         return list(answer.rrset), answer.chaining_result.minimum_ttl

@@ -1,6 +1,7 @@
 """Nodes from DNS, asked of a small name server on real sockets."""
 
 import asyncio
+import gc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,7 @@ from dns.resolver import NXDOMAIN, NoResolverConfiguration
 from ingest.balancer.discovery import dns
 from ingest.balancer.discovery.dns import DnsError, DnsSource, Resolver
 from tests.ingest.balancer.dns_server import DnsServer
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,3 +144,21 @@ async def test_who_is_cancelled_while_the_answer_comes_hears_of_it(
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
+
+
+async def test_who_is_cancelled_leaves_nobody_asking() -> None:
+    """What still asks when its loop is closed has a socket that nobody closes."""
+    loop = asyncio.get_running_loop()
+    problems: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, context: problems.append(context))
+    async with DnsServer().served() as server:
+        server.silent = True
+        others = asyncio.all_tasks()
+        asking = asyncio.create_task(Resolver([server.place]).ask("a.test", "A"))
+        await until(lambda: server.asked["udp"])
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert asyncio.all_tasks() == others
+    gc.collect()
+    assert not problems
