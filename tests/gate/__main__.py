@@ -37,7 +37,7 @@ from tests.gate.distributions import (
 from tests.gate.full_run import FullRun, file_of
 from tests.gate.ledger import Entry, add_to_ledger
 from tests.gate.outcome import Outcome, worth_another_run
-from tests.gate.plan import BUDGET, BUSY_PACE, Plan, left_out_of
+from tests.gate.plan import BUDGET, BUSY_PACE, STATIC, Plan, left_out_of
 from tests.pace import bound, first_pace, load
 
 _STATIC: Final = (
@@ -122,7 +122,7 @@ class Gate:
                 proven.append(f"{name}, {len(files)} files of tests ({proofs[name].commit})")
             costs = costs_now(FullRun.read().costs)
             costs = {one: cost for one, cost in costs.items() if not self._is_apart(one)}
-            left_out = left_out_of(costs, BUDGET / _slowness(), _turn())
+            left_out = left_out_of(costs, BUDGET / _slowness() - STATIC, _turn())
         began = time.time()
         ends = None if limit_minutes is None else began + 60 * limit_minutes
         self._plan = Plan(began, ends, is_full=is_full, left_out=left_out, proven=proven)

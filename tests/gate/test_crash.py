@@ -8,7 +8,10 @@ import pytest
 
 from tests.gate.harness import Stage, run
 
-pytestmark = pytest.mark.programs
+pytestmark = [
+    pytest.mark.programs,
+    pytest.mark.campaign("it is about what a gate meets once in a hundred runs"),
+]
 
 PASSES = "def test_passes(): pass"
 CRASHES = """

@@ -16,7 +16,7 @@ def test_the_last_full_run_is_not_long_ago() -> None:
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     file = tmp_path / "full_run.toml"
     costs = {"tests/a.py": 12.0, "tests/b.py::TestIt::test_it": 3.0}
-    FullRun(date(2026, 1, 31), "abc1234", costs | {"tests/cheap.py": 0.4}).write(file)
+    FullRun(date(2026, 1, 31), "abc1234", costs | {"tests/cheap.py": 0.2}).write(file)
     assert FullRun.read(file) == FullRun(date(2026, 1, 31), "abc1234", costs)
 
 

@@ -130,6 +130,7 @@ def test_a_gateway_that_falls_too_far_behind_costs_a_session_no_message(
         client.loop_stop()
 
 
+@pytest.mark.campaign("tests/ingest/gateway/test_retiring.py retires gateways")
 def test_a_gateway_that_is_gone_for_good_is_retired_with_all_it_held(
     system: LocalSystem, tmp_path: Path
 ) -> None:

@@ -36,6 +36,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BenchFleet]:
         yield found
 
 
+@pytest.mark.campaign("tests/ingest/gateway/test_receiving.py holds the bounds of a gateway")
 def test_all_is_acknowledged_in_bounded_memory_and_then_all_is_well(
     fleet: BenchFleet, tmp_path: Path
 ) -> None:

@@ -152,6 +152,7 @@ def test_who_asks_for_too_much_harms_nobody_but_himself(system: LocalSystem) -> 
     assert system.process("query")["figures"]["ends"]["memory"] >= 1
 
 
+@pytest.mark.campaign("tests/streaming/test_sql.py kills the Spark of its sessions")
 def test_spark_that_is_killed_in_a_query_is_back_for_the_next(system: LocalSystem) -> None:
     assert rows_by_sql(system, "SELECT 1 AS one") == [[1]]
     await_condition(lambda: uses(system) == 0, "nobody else asks")

@@ -257,6 +257,7 @@ def publish_from(system: LocalSystem, address: str, clients: int, times: int, z:
 
 
 @pytest.mark.campaign("tests/streaming/test_rule_pauses.py decides it")
+@pytest.mark.campaign("tests/streaming and tests/rules/runner hold each part of it")
 def test_a_rule_that_many_make_fail_is_paused_and_goes_on_from_there(
     system: LocalSystem, rest: Rest, listener: Listener
 ) -> None:
@@ -323,6 +324,7 @@ def test_a_rule_has_the_rights_of_the_key_that_made_it(rest: Rest, listener: Lis
 
 
 @pytest.mark.campaign("tests/api/rules and tests/streaming hold it without a system")
+@pytest.mark.campaign("tests/streaming and tests/rules/runner hold each part of it")
 def test_rules_hear_of_deliveries_and_failures(rest: Rest, listener: Listener) -> None:
     listener.messages.clear()
     delivering = {
@@ -364,6 +366,7 @@ def test_rules_hear_of_deliveries_and_failures(rest: Rest, listener: Listener) -
 
 
 @pytest.mark.campaign("tests/api/rules and tests/streaming hold it without a system")
+@pytest.mark.campaign("tests/streaming and tests/rules/runner hold each part of it")
 def test_what_an_action_gives_up_goes_to_the_table_of_its_fallback(
     system: LocalSystem, rest: Rest, listener: Listener
 ) -> None:

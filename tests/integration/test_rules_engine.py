@@ -117,6 +117,7 @@ def test_every_message_is_evaluated_by_the_version_in_force_at_its_offset(engine
         engine.delete(name)
 
 
+@pytest.mark.campaign("tests/streaming/test_rule_failures.py holds what a failure costs others")
 def test_a_rule_that_fails_disturbs_no_other_and_is_paused(engine: Engine) -> None:
     table = ActionSpec(function="table", args={"name": "fine"})
     engine.define(

@@ -62,6 +62,7 @@ def await_rows(engine: Engine, name: str, count: int) -> None:
     await_condition(lambda: len(rows(engine, name)) >= count, what)
 
 
+@pytest.mark.campaign("streaming/test_stateful_query.py counts by version, too")
 def test_a_changed_rule_starts_empty_and_gives_what_was_complete(engine: Engine) -> None:
     def statement(version: int) -> str:
         return f"""SELECT {version} AS version, count(*) AS n, window_start, window_end

@@ -298,6 +298,7 @@ def test_killed_supervisor_leaves_no_process_and_the_next_one_finds_everything(
     assert not {*payloads} & {*inbound_payloads(system.state().bootstrap_servers)}
 
 
+@pytest.mark.campaign("tests/launcher/test_supervisor.py stops one that starts small children")
 def test_sigterm_while_it_starts_leaves_no_process(tmp_path: Path) -> None:
     system = LocalSystem.in_folder(tmp_path / "data")
     up = system.up_in_foreground()

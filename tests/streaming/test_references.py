@@ -205,6 +205,7 @@ def test_a_change_is_made_once_whenever_the_application_is_killed(
     assert len(system.versions("killed")) == number
 
 
+@pytest.mark.campaign("the other tests of this file write tables the same way")
 def test_a_deleted_table_is_gone_and_another_may_take_its_place(system: System) -> None:
     system.put("gone", "id\n1\n")
     system.put("gone", "id\n2\n")
@@ -246,6 +247,7 @@ def test_a_table_of_a_deleted_tenant_leaves_no_number(system: System, is_restart
     assert (state.number, state.version, state.rows) == (1, 0, 1)
 
 
+@pytest.mark.campaign("the other tests of this file write tables the same way")
 def test_a_change_that_cannot_be_made_says_so_and_leaves_the_table(system: System) -> None:
     system.put("broken", "id\n1\n")
     for path in (system.api.data_dir / "references").iterdir():
@@ -285,6 +287,7 @@ def test_uploads_that_nobody_asked_for_go_after_an_hour(system: System) -> None:
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.campaign("the other tests of this file write tables the same way")
 def test_a_record_that_is_none_is_passed_over(system: System) -> None:
     key = reference_key(ReferenceKey("request", "default", "bad"))
     system.references._take(key, b"{}")

@@ -219,6 +219,7 @@ FIELDS = st.fixed_dictionaries(
     rules=st.lists(CONDITIONS, min_size=2, max_size=12),
     messages=st.lists(st.tuples(FIELDS, st.sampled_from("cd")), min_size=1, max_size=6),
 )
+@pytest.mark.campaign("the other tests of this file run the same code")
 def test_rules_at_one_filter_give_what_each_gives_alone_and_each_counts_all(
     routing_jvm: Any,
     routing_gateway: Any,
@@ -265,6 +266,7 @@ def test_rules_at_one_filter_give_what_each_gives_alone_and_each_counts_all(
 
 
 @pytest.mark.usefixtures("code_soon")
+@pytest.mark.campaign("the other tests of this file run the same code")
 def test_a_large_rule_is_evaluated_however_often(engine: Engine) -> None:
     fields = [f"payload.a{n} + payload.b{n} AS c{n}" for n in range(40)]
     engine.activate(a_span(f'SELECT {", ".join(fields)} FROM "a"'))

@@ -70,6 +70,7 @@ def test_who_makes_a_rule_fail_again_and_again_takes_it_from_nobody(
 
 
 @pytest.mark.campaign("the other tests of this file count failures the same way")
+@pytest.mark.campaign("the other tests of this file count failures the same way")
 def test_publishers_of_a_minute_are_told_apart_up_to_a_bound(engine: Engine) -> None:
     engine.activate(a_span('SELECT 1 / payload.n AS x FROM "a"'), rule="bounded")
     for number in range(1_100):
@@ -94,6 +95,7 @@ def blamed(engine: Engine, rule: str) -> int:
         "2001:db8:1:2::{}",  # one network of 64 bits
     ],
 )
+@pytest.mark.campaign("the other tests of this file count failures the same way")
 @pytest.mark.campaign("the other tests of this file count failures the same way")
 def test_names_that_cost_nothing_do_not_make_one_many(engine: Engine, address: str) -> None:
     """Where nobody logs in, one makes up names and clients; all come from where he is."""
@@ -126,6 +128,7 @@ def test_one_topic_does_not_have_a_rule_paused_for_the_others(engine: Engine) ->
 
 
 @pytest.mark.campaign("the other tests of this file count failures the same way")
+@pytest.mark.campaign("the other tests of this file count failures the same way")
 def test_clients_of_events_are_counted_by_their_addresses(engine: Engine) -> None:
     engine.activate(a_span("SELECT 1 / 0 AS x FROM '$events/client_connected'"), rule="connected")
     for number in range(300):
@@ -136,6 +139,7 @@ def test_clients_of_events_are_counted_by_their_addresses(engine: Engine) -> Non
     assert blamed(engine, "connected") == 50
 
 
+@pytest.mark.campaign("the other tests of this file count failures the same way")
 @pytest.mark.campaign("the other tests of this file count failures the same way")
 def test_dead_letters_of_all_publishers_together_are_sampled(engine: Engine) -> None:
     """A rule that is broken for all and not paused writes no dead letters for ever."""
@@ -182,6 +186,7 @@ def test_a_failure_is_an_event_when_a_rule_reads_it(engine: Engine) -> None:
 
 
 @pytest.mark.campaign("the other tests of this file count failures the same way")
+@pytest.mark.campaign("the other tests of this file count failures the same way")
 def test_failures_over_failures_are_not_told(engine: Engine) -> None:
     engine.activate(a_span(FAILING), rule="bad")
     engine.activate(
@@ -194,6 +199,7 @@ def test_failures_over_failures_are_not_told(engine: Engine) -> None:
     assert [type(one) for one in made] == [DeadLetter]
 
 
+@pytest.mark.campaign("the other tests of this file count failures the same way")
 @pytest.mark.campaign("the other tests of this file count failures the same way")
 def test_failures_that_are_told_are_bounded(engine: Engine) -> None:
     engine.activate(a_span(FAILING), rule="often")

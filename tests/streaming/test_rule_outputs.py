@@ -253,6 +253,7 @@ def test_tenants_that_write_to_a_name_share_nothing(writer: Writer) -> None:
     assert writer.rows("SELECT * FROM dead_letters") == []
 
 
+@pytest.mark.campaign("the other tests of this file write outputs the same way")
 def test_rows_for_which_a_table_has_no_room_are_dead_letters(
     writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -367,6 +368,7 @@ def test_a_fallback_whose_columns_nobody_knows_is_a_dead_letter(writer: Writer) 
     assert "columns" in rows[0][3]
 
 
+@pytest.mark.campaign("the other tests of this file write outputs the same way")
 def test_what_a_rule_with_memory_left_out_is_there_once(writer: Writer) -> None:
     def of_stream(offset: int, stage: Any, stream: str = "s0") -> DeadLetter:
         position = Position(f"i.w3-0a.{stream}", 1, offset, 0)

@@ -218,6 +218,7 @@ def test_new_tables_come_to_their_places_though_it_is_killed_between(tmp_path: P
             assert {path.name for path in work.parent.iterdir()} == DIVIDED.keys()
 
 
+@pytest.mark.campaign("the other tests of this file move tables the same way")
 def test_a_tenant_that_has_a_table_already_loses_nothing(
     spark: SparkSession, settings: LakeSettings, common: Path
 ) -> None:
@@ -231,6 +232,7 @@ def test_a_tenant_that_has_a_table_already_loses_nothing(
     assert found(spark, settings.data_dir / "tables").keys() == {"rule_x", ACME}
 
 
+@pytest.mark.campaign("the other tests of this file move tables the same way")
 def test_a_table_of_one_tenant_stays_as_it_is(spark: SparkSession, settings: LakeSettings) -> None:
     folder = settings.data_dir / "tables"
     spark.sql(f"CREATE TABLE delta.`{folder / 'rule_old'}` ({OURS}, n INT) USING delta")
@@ -243,6 +245,7 @@ def test_a_table_of_one_tenant_stays_as_it_is(spark: SparkSession, settings: Lak
     assert spark.read.format("delta").load(str(folder / "rule_old")).count() == 1
 
 
+@pytest.mark.campaign("the other tests of this file move tables the same way")
 def test_a_table_of_another_tenant_alone_is_renamed(
     spark: SparkSession, settings: LakeSettings
 ) -> None:
@@ -260,6 +263,7 @@ def test_a_table_of_another_tenant_alone_is_renamed(
     assert (folder / ACME).stat().st_ino == inode, "with all its versions"
 
 
+@pytest.mark.campaign("the other tests of this file move tables the same way")
 def test_what_a_deleted_tenant_has_left_goes(spark: SparkSession, settings: LakeSettings) -> None:
     """A new tenant of its name does not see the columns that it had."""
     folder = settings.data_dir / "tables"

@@ -217,6 +217,7 @@ def test_only_a_part_of_history_is_looked_at(connect: SparkConnect) -> None:
         run(connect, HOT, table_version=1_000)
 
 
+@pytest.mark.campaign("the other tests of this file run a rule over history the same way")
 def test_rows_that_fail_are_counted_and_explained(connect: SparkConnect) -> None:
     # What fails stands twice, so that computing it beforehand would show.
     failing = "1 / (payload.t - 7)"
@@ -613,6 +614,7 @@ def test_the_session_that_is_kept_is_opened_again(connect: SparkConnect) -> None
     assert connect._kept.idle != [kept]
 
 
+@pytest.mark.campaign("the other tests of this file run a rule over history the same way")
 def test_a_question_with_which_spark_went_away_is_not_asked_again(
     connect: SparkConnect, monkeypatch: pytest.MonkeyPatch
 ) -> None:

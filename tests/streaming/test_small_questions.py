@@ -356,6 +356,7 @@ def test_what_is_answered_without_spark_is_what_spark_answers(
     assert compared > QUESTIONS / 4 / 2
 
 
+@pytest.mark.campaign("the questions beside it are answered by both ways, too")
 def test_payloads_are_shown_as_spark_shows_them(spark: SparkSession) -> None:
     made = {one for one in (*PAYLOADS, *json_texts(Random(3), 2_000)) if one is not None}
     shown = {}

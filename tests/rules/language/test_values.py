@@ -74,6 +74,7 @@ def test_the_interpreter_yields_the_same(spark: SparkSession) -> None:
         check(spark, [*read_expressions(), *read_statements()])
 
 
+@pytest.mark.campaign("the tables run each operator by code and by interpreter")
 def test_generated_rules_run_or_fail_on_purpose(spark: SparkSession) -> None:
     """A rule fails only as the language says, never by an error of Spark's."""
     chance = random.Random(20)

@@ -219,6 +219,7 @@ def test_a_record_that_is_too_large_is_left_out_and_told(
     assert f"{size + 128 + len(KEY)} bytes, {target} takes {size // 2}" in event["detail"]
 
 
+@pytest.mark.campaign("the other tests of this file send to the same log")
 def test_what_is_left_out_of_a_long_batch_is_told_before_it_ends(
     routing_gateway: ClientServer, log: Log
 ) -> None:
@@ -255,6 +256,7 @@ def test_what_is_left_out_of_a_long_batch_is_told_before_it_ends(
         routing_gateway.jvm.mqlake.log.TaskBatch.leave()
 
 
+@pytest.mark.campaign("the other tests of this file send to the same log")
 def test_a_log_topic_that_is_deleted_holds_nobody_up_and_is_told(
     routing_gateway: ClientServer, log: Log
 ) -> None:
@@ -426,6 +428,7 @@ def refuse(query: Query, log_topic: str) -> None:
     query.start()
 
 
+@pytest.mark.campaign("the other tests of this file send to the same log")
 def test_a_target_that_refuses_a_record_stops_the_others_once(
     routing_gateway: ClientServer, log: Log
 ) -> None:
