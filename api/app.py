@@ -25,40 +25,20 @@ from api.entrance.authentication import authorize, is_audited
 from api.entrance.limits import Entrance, TimedProtocol
 from api.jobs.journal import JobsTaker
 from api.log.following import Followable, LogFollower
-from api.routes import (
-    accounts,
+from api.routes.access import accounts, keys, logins, session, sign_on
+from api.routes.clients import bans, clients, rights, tenants
+from api.routes.messages import history, live, publish, replay, retained, topics, tracing
+from api.routes.queries import relations, sql
+from api.routes.rules import backfills, dead_letters, references, rules, schemas, trials, versions
+from api.routes.system import (
     alarms,
     balancer,
-    bans,
-    clients,
-    dead_letters,
     federation,
     gateways,
     health,
-    history,
     jobs,
-    keys,
-    live,
-    logins,
     metrics,
     processes,
-    publish,
-    references,
-    relations,
-    replay,
-    retained,
-    rights,
-    rule_backfills,
-    rule_trials,
-    rule_versions,
-    rules,
-    schemas,
-    session,
-    sign_on,
-    sql,
-    tenants,
-    topics,
-    tracing,
 )
 from api.settings import PREFIX, ApiSettings
 from api.web import problems
@@ -104,9 +84,9 @@ _FOR_CALLERS: Final = (
     live,
     alarms,
     # Fixed paths go before those with an identifier: the first match counts.
-    rule_trials,
-    rule_backfills,
-    rule_versions,
+    trials,
+    backfills,
+    versions,
     dead_letters,
     rules,
     references,

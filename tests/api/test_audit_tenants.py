@@ -151,7 +151,7 @@ def test_the_query_is_told_whose_rows_the_caller_sees(
         told.append((tenant, more["is_administrator"], more["is_for_all"]))
         raise QueryError("enough")
 
-    monkeypatch.setattr("api.routes.sql.check", checked)
+    monkeypatch.setattr("api.routes.queries.sql.check", checked)
     for role, of in (("admin", ["acme"]), ("admin", None), ("viewer", None)):
         key = bearer(make_key(api, role, tenants=of)["key"])
         query = {"query": "SELECT * FROM audit_log"}

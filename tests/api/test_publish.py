@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from api.routes.publish import MAX_USER_PROPERTIES as MOST_OF_THE_API
+from api.routes.messages.publish import MAX_USER_PROPERTIES as MOST_OF_THE_API
 from ingest.protocol.properties import MAX_USER_PROPERTIES
 from mqlake.records.messages import INBOUND, Message, decode_message
 from tests.api.conftest import AUTHORIZED, Api

@@ -150,7 +150,7 @@ def test_requests_that_cannot_be_meant_are_refused(
 
 
 def test_an_upload_beyond_the_limit_is_refused(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.routes.references.MAX_BYTES", 1024)
+    monkeypatch.setattr("api.routes.rules.references.MAX_BYTES", 1024)
 
     assert put(api, "id\n" + "1\n" * 1000).status_code == 413
 

@@ -277,6 +277,6 @@ def test_a_tenant_that_is_being_deleted_is_not_changed(
     furnished: Api, spark: Spark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_asked: Callable[..., bool] = lambda *_: True  # noqa: E731
-    monkeypatch.setattr("api.routes.tenants.is_being_deleted", is_asked)
+    monkeypatch.setattr("api.routes.clients.tenants.is_being_deleted", is_asked)
     for method in ("PUT", "DELETE"):
         assert furnished.request(method, "/tenants/acme", json={}).status_code == 409

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from api.routes.live import Asked
+from api.routes.messages.live import Asked
 from mqlake.records.tenants import TENANT_PATTERN, TenantName
 from tests.api.conftest import Api, operations
 from tests.cases import case

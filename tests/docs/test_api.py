@@ -10,9 +10,9 @@ import pytest
 from pydantic import TypeAdapter
 
 from api.access.views import SessionView
-from api.routes.gateways import Placement
-from api.routes.live import read_frame
-from api.routes.publish import PublishedMessage
+from api.routes.messages.live import read_frame
+from api.routes.messages.publish import PublishedMessage
+from api.routes.system.gateways import Placement
 from api.web.problems import CODES, ProblemDetails
 from tests.api.conftest import Api, memory_api
 from tests.api.test_api import TOKEN

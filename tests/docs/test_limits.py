@@ -8,9 +8,9 @@ from api.live.readers import MAX_READERS, MAX_READERS_OF_ONE
 from api.live.stream import MAX_QUEUED, MAX_QUEUED_BYTES
 from api.live.topics import MAX_KEPT_BYTES, MAX_TOPICS
 from api.replay.order import CLIENT_RATE
-from api.routes import live, topics
-from api.routes.publish import MAX_BULK
-from api.routes.sql import DEFAULT_ROWS, DEFAULT_SECONDS
+from api.routes.messages import live, topics
+from api.routes.messages.publish import MAX_BULK
+from api.routes.queries.sql import DEFAULT_ROWS, DEFAULT_SECONDS
 from api.settings import ApiSettings
 from api.sql.costs import (
     MOST_DECIMALS,

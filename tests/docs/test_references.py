@@ -8,7 +8,7 @@ import pytest
 
 from api.app import create_app
 from api.references.reading import UploadError, read_schema, read_upload
-from api.routes.references import UploadProblemDetails
+from api.routes.rules.references import UploadProblemDetails
 from api.settings import ApiSettings
 from api.wiring.services import make_services
 from cli.requests.references import command

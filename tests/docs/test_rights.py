@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from api.routes.rights import WantedRights
+from api.routes.clients.rights import WantedRights
 from ingest.gateway.settings.gateway import GatewaySettings
 from ingest.gateway.settings.limits import LimitSettings
 from ingest.gateway.settings.listeners import TcpListener

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 from api.app import create_app
-from api.routes.rule_trials import RuleTest, RuleTestResult
+from api.routes.rules.trials import RuleTest, RuleTestResult
 from api.rules.views import NewRule
 from api.settings import ApiSettings
 from api.wiring.services import make_services

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Route, expect
 
 from api.jobs.jobs import Job
-from api.routes.retained import RetainedMessageView
+from api.routes.messages.retained import RetainedMessageView
 from launcher.testing.systems import await_condition
 from mqlake.errors import OperationalError
 from tests.api.dashboard.conftest import Served, page_of

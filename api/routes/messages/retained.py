@@ -12,7 +12,7 @@ from api.clients.sessions import PROTOCOL_VERSIONS
 from api.entrance.authentication import CurrentCaller, for_topics
 from api.messages import completeness
 from api.messages.messages import show_payload
-from api.routes.filters import check_filter, check_rights
+from api.routes.messages.filters import check_filter, check_rights
 from api.web.pages import DEFAULT_LIMIT, Cursor, Limit, Page, Tenant, read_cursor, to_page
 from api.web.problems import Problem, ProblemDetails
 from api.wiring.dependencies import Completed, Log, Maker, Retained

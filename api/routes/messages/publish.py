@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, mo
 from api.access.callers import Caller
 from api.entrance.authentication import CurrentCaller, audited, for_topics
 from api.messages.messages import MadeMessage, MessageMaker
-from api.routes.filters import check_rights
+from api.routes.messages.filters import check_rights
 from api.settings import ApiSettings
 from api.web.pages import Tenant
 from api.web.problems import Problem, ProblemDetails

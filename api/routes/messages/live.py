@@ -31,7 +31,7 @@ from api.live.reader import Reader, Told
 from api.live.readers import TooManyOfOne, TooManyReaders
 from api.live.stream import LiveStream
 from api.messages.messages import MessageView
-from api.routes.filters import check_filter, check_rights
+from api.routes.messages.filters import check_filter, check_rights
 from api.web.pages import Tenant
 from api.web.problems import Problem, ProblemDetails
 from api.wiring.dependencies import Live

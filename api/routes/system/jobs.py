@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query
 from api.access.callers import Caller
 from api.entrance.authentication import CurrentCaller, for_tenants, for_topics
 from api.jobs.jobs import Job
-from api.routes.history import DELETE_HISTORY
+from api.routes.messages.history import DELETE_HISTORY
 from api.rules.views import JobView, view_job
 from api.web.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, write_cursor
 from api.web.problems import Problem, ProblemDetails

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from api.entrance.authentication import CurrentCaller
 from api.jobs.pace import DEFAULT_RATE, MAX_RATE
-from api.routes.rule_trials import to_ms
-from api.routes.rules import IfMatch, RuleIdPath, Wait, answer_change, existing, read_etag
+from api.routes.rules.rules import IfMatch, RuleIdPath, Wait, answer_change, existing, read_etag
+from api.routes.rules.trials import to_ms
 from api.rules.backfill import BackfillError
 from api.rules.changes import body_of
 from api.rules.views import JobView, RuleView, view_job

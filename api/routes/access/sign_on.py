@@ -14,7 +14,7 @@ from api.access.provider import CALLBACK, LoginRefused, Provider, derived
 from api.audit.trail import begin_attempt, known_as
 from api.dashboard.serving import PATH
 from api.entrance.authentication import authenticator_of, counting_login
-from api.routes.session import open_session
+from api.routes.access.session import open_session
 from api.settings import PREFIX
 from api.web.problems import Problem, ProblemDetails
 from api.wiring.dependencies import KnownAccess, LoggingIn, Oidc, Settings

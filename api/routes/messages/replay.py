@@ -10,7 +10,7 @@ from api.entrance.authentication import CurrentCaller, for_topics
 from api.jobs.pace import DEFAULT_RATE, MAX_RATE
 from api.replay.order import CLIENT_RATE, COLUMNS, ReplayOrder
 from api.replay.work import REPLAY
-from api.routes.sql import SqlProblemDetails
+from api.routes.queries.sql import SqlProblemDetails
 from api.rules.views import JobView, view_job
 from api.sql.confining import MOST_CHARACTERS
 from api.web.pages import Tenant

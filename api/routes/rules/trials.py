@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from api.access.callers import Caller
 from api.entrance.authentication import CurrentCaller, for_tenants, for_topics, needs
-from api.routes.jobs import JobId, check_kind, is_shown, unknown_job
-from api.routes.rule_versions import find_version
-from api.routes.rules import RuleIdPath, existing
+from api.routes.rules.rules import RuleIdPath, existing
+from api.routes.rules.versions import find_version
+from api.routes.system.jobs import JobId, check_kind, is_shown, unknown_job
 from api.rules.checking import compiled
 from api.rules.materialised import MaterialisedRules
 from api.rules.rights import tables_for

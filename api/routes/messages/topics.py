@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from api.entrance.authentication import CurrentCaller, for_topics
 from api.live.topics import MAX_KEPT_BYTES, SeenTopic
 from api.messages.messages import MessageView, show_message
-from api.routes.filters import check_filter, check_rights
+from api.routes.messages.filters import check_filter, check_rights
 from api.web.pages import DEFAULT_LIMIT, Cursor, Limit, Page, Tenant, read_cursor, to_page
 from api.web.problems import Problem, ProblemDetails
 from api.wiring.dependencies import Feed

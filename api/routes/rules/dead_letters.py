@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from api.entrance.authentication import CurrentCaller
 from api.jobs.pace import DEFAULT_RATE, MAX_RATE
-from api.routes.rule_trials import to_ms
-from api.routes.rules import RuleIdPath, existing
+from api.routes.rules.rules import RuleIdPath, existing
+from api.routes.rules.trials import to_ms
 from api.rules.checking import compiled
 from api.rules.dead_letters import KEY_PARTS, DeadLetterView, Wanted, key_of, list_query, view
 from api.rules.rerun import why_not

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Response
 
 from api.access.callers import Caller
 from api.entrance.authentication import CurrentCaller, for_topics
-from api.routes.rules import (
+from api.routes.rules.rules import (
     IfMatch,
     RuleIdPath,
     Wait,

@@ -1,0 +1,1 @@
+"""Callers: their accounts and keys, how they log in and out."""

@@ -1,0 +1,1 @@
+"""Clients, and whom gateways let in: tenants, bans, rights."""

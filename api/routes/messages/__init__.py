@@ -1,0 +1,1 @@
+"""Messages: publish, follow, look at the retained, delete or replay those of the past."""

@@ -1,0 +1,1 @@
+"""Queries in SQL, and the relations that they can name."""

@@ -1,0 +1,1 @@
+"""The system itself: its processes and figures, jobs, alarms, nodes, links to other sites."""
