@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import uvloop
 
-from bench.latencies import summary
-from bench.mosquitto import EXECUTABLE, await_listening, check_installed, settings_of
+from bench.results.latencies import summary
+from bench.systems.mosquitto import EXECUTABLE, await_listening, check_installed, settings_of
 from ingest.federation.brokers.links import Link, LinkLimits
 from ingest.federation.settings import BrokerSettings
 from ingest.protocol.packets import Publish, Subscription

@@ -6,31 +6,31 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
 
-from bench.api import measure_api_publish, measure_live_feed
-from bench.balancer import measure_balancer
-from bench.budget import measure_budget
-from bench.codec import measure_codec
-from bench.connections import measure_connection_memory, measure_connects
-from bench.figures import Figures, figure, percentiles
-from bench.first_hour import measure_first_hour
-from bench.loader import Latency, Load
-from bench.memory import memory_figures
-from bench.painting import measure_first_paint
-from bench.processes import cpu_percent_of, processes_of
-from bench.querying import measure_sql_day, measure_sql_point
-from bench.resuming import measure_resume, measure_resume_crowd, measure_resume_history
-from bench.routing import measure_route_match
-from bench.rules import (
+from bench.load.loader import Latency, Load
+from bench.parts.codec import measure_codec
+from bench.parts.routing import measure_route_match
+from bench.parts.subscribing import measure_gateway_match
+from bench.results.figures import Figures, figure, percentiles
+from bench.systems.processes import cpu_percent_of, processes_of
+from bench.systems.system import Bench
+from bench.whole.api import measure_api_publish, measure_live_feed
+from bench.whole.balancer import measure_balancer
+from bench.whole.budget import measure_budget
+from bench.whole.connections import measure_connection_memory, measure_connects
+from bench.whole.first_hour import measure_first_hour
+from bench.whole.memory import memory_figures
+from bench.whole.painting import measure_first_paint
+from bench.whole.querying import measure_sql_day, measure_sql_point
+from bench.whole.resuming import measure_resume, measure_resume_crowd, measure_resume_history
+from bench.whole.rules import (
     measure_rules_300,
     measure_rules_500,
     measure_rules_change,
     measure_rules_dry_run,
     measure_rules_latency,
 )
-from bench.saturation import measure_sustained
-from bench.starting import measure_cold_start
-from bench.subscribing import measure_gateway_match
-from bench.system import Bench
+from bench.whole.saturation import measure_sustained
+from bench.whole.starting import measure_cold_start
 from launcher.testing.systems import LocalSystem
 from mqlake.errors import OperationalError
 

@@ -6,8 +6,8 @@ from typing import Final
 
 from rich.console import Console
 
-from bench.figures import Figures
-from bench.report import summarise, to_table
+from bench.results.figures import Figures
+from bench.results.report import summarise, to_table
 from lab import balancing, placing
 
 EXPERIMENTS: Final[dict[str, tuple[Callable[[int], Figures], int]]] = {

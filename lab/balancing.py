@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from bench.figures import Figures, figure
+from bench.results.figures import Figures, figure
 from ingest.balancer.placement import STRATEGIES, Strategy
 from lab.experiments import run
 from lab.waves import EXPERIMENTS, PUBLISHED

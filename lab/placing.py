@@ -18,8 +18,8 @@ from typing import Final, cast
 
 import uvloop
 
-from bench.figures import Figures, figure
-from bench.proxied import await_ready, control_plane, is_ready, running
+from bench.results.figures import Figures, figure
+from bench.systems.proxied import await_ready, control_plane, is_ready, running
 from ingest.balancer.placement import STRATEGIES, Strategy
 from ingest.open_files import raise_open_files
 from ingest.protocol.decoder import NEED_DATA, Decoder

@@ -15,10 +15,13 @@ import click
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
-from bench.authentication import measure_authentication
-from bench.durability import measure_durability
-from bench.fleet import measure_fleet
-from bench.flood import measure_flood
+from bench.gateways.authentication import measure_authentication
+from bench.gateways.durability import measure_durability
+from bench.gateways.fleet import measure_fleet
+from bench.gateways.flood import measure_flood
+from bench.gateways.overload import measure_overload
+from bench.gateways.sessions import measure_connect_rates, measure_restarts, measure_sessions
+from bench.load.programs import LoadPrograms, build_programs
 from bench.measurements import (
     COLD,
     FIRST_HOUR,
@@ -27,18 +30,15 @@ from bench.measurements import (
     Measurement,
     warm_up,
 )
-from bench.overload import measure_overload
-from bench.programs import LoadPrograms, build_programs
-from bench.report import summarise, to_json, to_table
-from bench.sessions import measure_connect_rates, measure_restarts, measure_sessions
-from bench.system import Bench
+from bench.results.report import summarise, to_json, to_table
+from bench.systems.system import Bench
 from cli.shared.progress import progress_bar
 from launcher.paths import RUNTIME
 from launcher.testing.systems import LocalSystem
 from mqlake.processes.status import read_state
 
 if TYPE_CHECKING:
-    from bench.figures import Figures
+    from bench.results.figures import Figures
 
 
 SESSIONS = "sessions"

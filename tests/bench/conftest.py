@@ -1,6 +1,6 @@
 import pytest
 
-from bench.programs import LoadPrograms, build_programs
+from bench.load.programs import LoadPrograms, build_programs
 
 
 @pytest.fixture(scope="session")

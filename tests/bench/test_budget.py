@@ -1,6 +1,6 @@
 import pytest
 
-from bench.budget import LOAD_PROGRAM, Cost, stages
+from bench.whole.budget import LOAD_PROGRAM, Cost, stages
 
 PROCESSES = {
     "gateway-1": 0.009,

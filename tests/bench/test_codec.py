@@ -1,5 +1,5 @@
-from bench.codec import measure_codec
-from bench.figures import GOALS
+from bench.parts.codec import measure_codec
+from bench.results.figures import GOALS
 
 
 def test_the_codec_is_measured_both_ways() -> None:

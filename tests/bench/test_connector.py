@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from bench.connector import BenchLogins, Cycle, Names, hold_connections, run_cycles
-from bench.programs import LoadPrograms
+from bench.load.connector import BenchLogins, Cycle, Names, hold_connections, run_cycles
+from bench.load.programs import LoadPrograms
 from ingest.protocol.primitives import encode_variable_byte_integer
 from mqlake.errors import OperationalError
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from bench.federation import to_lines
-from bench.latencies import summary
+from bench.results.latencies import summary
 
 
 def result(**changes: Any) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from bench.figures import GOALS
-from bench.first_hour import NAME, measure_first_hour
+from bench.load.programs import LoadPrograms
 from bench.measurements import COLD, FIRST_HOUR, MEASUREMENTS
-from bench.programs import LoadPrograms
-from bench.system import Bench
+from bench.results.figures import GOALS
+from bench.systems.system import Bench
+from bench.whole.first_hour import NAME, measure_first_hour
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,7 +24,7 @@ def test_it_comes_before_anything_is_warmed_up() -> None:
 
 
 def test_each_goal_is_of_a_figure_that_is_measured() -> None:
-    source = (ROOT / "bench" / "first_hour.py").read_text(encoding="utf-8")
+    source = (ROOT / "bench" / "whole" / "first_hour.py").read_text(encoding="utf-8")
     for goal in GOALS:
         if goal.startswith(f"{NAME}, "):
             what = goal.removeprefix(f"{NAME}, ").split(", p")[0].removesuffix(", max")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.fleet import FILTERS, bring_back, make_sessions, publish_commands
+from bench.gateways.fleet import FILTERS, bring_back, make_sessions, publish_commands
 from mqlake.errors import OperationalError
 from tests.ingest.gateway.harness import running_gateway
 

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from bench.loader import Load, run_load
-from bench.programs import LoadPrograms
+from bench.load.loader import Load, run_load
+from bench.load.programs import LoadPrograms
 from mqlake.errors import OperationalError
 from tests.pace import within
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.memory import (
+from bench.whole.memory import (
     C_HEAP,
     CODE,
     FILES,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.processes import cpu_percent_of, thread_seconds_of, usage_of
+from bench.systems.processes import cpu_percent_of, thread_seconds_of, usage_of
 
 pytestmark = pytest.mark.programs
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.programs import LoadPrograms, build_programs
+from bench.load.programs import LoadPrograms, build_programs
 from mqlake.errors import OperationalError
 
 pytestmark = pytest.mark.programs

@@ -4,8 +4,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from bench.figures import Figure
-from bench.report import summarise, to_json, to_table
+from bench.results.figures import Figure
+from bench.results.report import summarise, to_json, to_table
 
 P50 = Figure("publish to PUBACK, p50", "ms", goal=3)
 P99 = Figure("publish to PUBACK, p99", "ms")

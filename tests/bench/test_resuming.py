@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from bench.resuming import ABSENT, ABSENT_MESSAGES, history, resume, resume_crowd
-from bench.session_client import SessionClient, publish
+from bench.load.session_client import SessionClient, publish
+from bench.whole.resuming import ABSENT, ABSENT_MESSAGES, history, resume, resume_crowd
 from tests.ingest.gateway.harness import MemoryRouter, new_log, running_gateway, until
 
 pytestmark = pytest.mark.anyio

@@ -1,7 +1,7 @@
 import pytest
 
-from bench.figures import GOALS
-from bench.routing import FILTERS, measure_route_match
+from bench.parts.routing import FILTERS, measure_route_match
+from bench.results.figures import GOALS
 
 pytestmark = [pytest.mark.campaign("it measures"), pytest.mark.spark]
 

@@ -1,5 +1,5 @@
-from bench.figures import GOALS
-from bench.subscribing import measure_gateway_match
+from bench.parts.subscribing import measure_gateway_match
+from bench.results.figures import GOALS
 
 
 def test_a_match_is_measured_alone_and_while_others_subscribe() -> None:

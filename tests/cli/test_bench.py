@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from bench.figures import Figure, Figures
+from bench.results.figures import Figure, Figures
 from cli.system import bench
 from mqlake.errors import OperationalError
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.connector import hold_connections
-from bench.programs import build_programs
-from bench.system import fresh_gateway
+from bench.load.connector import hold_connections
+from bench.load.programs import build_programs
+from bench.systems.system import fresh_gateway
 from launcher.testing.systems import LocalSystem, await_condition
 
 pytestmark = [pytest.mark.campaign("test_readme.py runs the demo"), pytest.mark.system]

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.authentication import PASSWORD, USERS, write_settings
-from bench.connector import BenchLogins, run_cycles
-from bench.flood import flood
-from bench.gateways import BenchFleet, running_fleet
-from bench.loader import Load, run_load
-from bench.overload import GATEWAY_NAME, PUBLISHERS, Seconds, overload
-from bench.programs import build_programs
+from bench.gateways.authentication import PASSWORD, USERS, write_settings
+from bench.gateways.flood import flood
+from bench.gateways.overload import GATEWAY_NAME, PUBLISHERS, Seconds, overload
+from bench.load.connector import BenchLogins, run_cycles
+from bench.load.loader import Load, run_load
+from bench.load.programs import build_programs
+from bench.systems.gateways import BenchFleet, running_fleet
 from mqlake.errors import OperationalError
 from tests.pace import within
 

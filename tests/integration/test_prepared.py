@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from bench.prepared import TENANT, PastMessage, write_messages, write_sessions
+from bench.load.prepared import TENANT, PastMessage, write_messages, write_sessions
 from ingest.session.ownership import Shard
 from ingest.session.shard.memory_shards import MemoryShardStore
 from launcher.log.kafka import KafkaServer, running_kafka

@@ -1,6 +1,6 @@
 import pytest
 
-from bench.figures import figure
+from bench.results.figures import figure
 from lab import __main__ as lab
 
 

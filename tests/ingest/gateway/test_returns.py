@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from bench.session_client import SessionClient, publish
+from bench.load.session_client import SessionClient, publish
 from tests.ingest.gateway.harness import running_gateway
 from tests.pace import within
 

@@ -11,7 +11,7 @@ import pytest
 import trustme
 
 from bench.federation import BrokerClient, Grid
-from bench.mosquitto import EXECUTABLE
+from bench.systems.mosquitto import EXECUTABLE
 from ingest.federation.brokers.service import FederationService
 from ingest.federation.settings import (
     FederationSettings,

@@ -9,10 +9,10 @@ from typing import Final
 
 import psutil
 
-from bench.connector import run_cycles
-from bench.figures import Figures, figure
-from bench.proxied import await_ready, control_plane, is_ready, running
-from bench.system import Bench
+from bench.load.connector import run_cycles
+from bench.results.figures import Figures, figure
+from bench.systems.proxied import await_ready, control_plane, is_ready, running
+from bench.systems.system import Bench
 from launcher.planning.balancing import find_haproxy
 from launcher.ports import free_ports
 from mqlake.errors import OperationalError

@@ -6,10 +6,10 @@ from typing import Final
 
 import psutil
 
-from bench.connector import Cycle, hold_connections, run_cycles
-from bench.figures import Figures, figure, percentiles
-from bench.programs import LoadPrograms
-from bench.system import Bench, fresh_gateway
+from bench.load.connector import Cycle, hold_connections, run_cycles
+from bench.load.programs import LoadPrograms
+from bench.results.figures import Figures, figure, percentiles
+from bench.systems.system import Bench, fresh_gateway
 
 CYCLES: Final = 6_000
 CYCLES_IN_FLIGHT: Final = 100

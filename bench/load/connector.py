@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bench.loader import Latency
+from bench.load.loader import Latency
 from mqlake.errors import OperationalError
 
 CYCLES_SECONDS: Final = 120.0

@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from bench.figures import Figures, figure, percentiles
-from bench.gateways import BenchFleet, running_fleet
-from bench.loader import Latency, Load, LoadResult, run_load
-from bench.programs import LoadPrograms
+from bench.load.loader import Latency, Load, LoadResult, run_load
+from bench.load.programs import LoadPrograms
+from bench.results.figures import Figures, figure, percentiles
+from bench.systems.gateways import BenchFleet, running_fleet
 from mqlake.log.durability import Durability
 
 GATEWAY_NAME: Final = "gateway-1"

@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
-from bench.figures import Figures, figure
-from bench.gateways import BenchFleet, running_fleet
-from bench.latencies import summary
-from bench.mosquitto import Mosquitto
-from bench.session_client import SessionClient, publish
+from bench.load.session_client import SessionClient, publish
+from bench.results.figures import Figures, figure
+from bench.results.latencies import summary
+from bench.systems.gateways import BenchFleet, running_fleet
+from bench.systems.mosquitto import Mosquitto
 from mqlake.errors import OperationalError
 
 GATEWAY: Final = "gateway-1"

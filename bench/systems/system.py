@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.gateways import BenchGateway
-from bench.loader import Load, LoadResult, run_load
-from bench.processes import cpu_percent_of, processes_of
-from bench.programs import LoadPrograms
+from bench.load.loader import Load, LoadResult, run_load
+from bench.load.programs import LoadPrograms
+from bench.systems.gateways import BenchGateway
+from bench.systems.processes import cpu_percent_of, processes_of
 from launcher.testing.systems import LocalSystem
 from mqlake.processes.status import SystemState, read_state
 

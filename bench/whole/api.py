@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
-from bench.figures import Figures, percentiles
-from bench.loader import Latency
-from bench.system import Bench
+from bench.load.loader import Latency
+from bench.results.figures import Figures, percentiles
+from bench.systems.system import Bench
 from mqlake.api_client import TOKEN_FILE, api_context
 from mqlake.errors import OperationalError
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from bench.loader import Latency
+from bench.load.loader import Latency
 
 
 @dataclass(frozen=True, slots=True)

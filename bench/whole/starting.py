@@ -6,16 +6,16 @@ import uuid
 from collections.abc import Iterator
 from typing import Final
 
-from bench.figures import Figures, figure
-from bench.prepared import (
+from bench.load.prepared import (
     PastMessage,
     await_retained,
     await_sessions,
     write_messages,
     write_sessions,
 )
-from bench.session_client import SessionClient
-from bench.system import Bench
+from bench.load.session_client import SessionClient
+from bench.results.figures import Figures, figure
+from bench.systems.system import Bench
 from mqlake.errors import OperationalError
 
 RETAINED: Final = 100_000

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from bench.figures import Figures, figure
+from bench.results.figures import Figures, figure
 from launcher.paths import RUNTIME
 from mqlake.errors import OperationalError
 from streaming.jvm.compiler import build_jar, build_routing_jar

@@ -10,7 +10,7 @@ from typing import Any, Final
 import psutil
 from rich.table import Table
 
-from bench.figures import Figure, Figures
+from bench.results.figures import Figure, Figures
 
 PERCENTILES: Final = ("p50", "p95", "p99", "p99.9", "max")
 

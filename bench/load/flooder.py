@@ -1,6 +1,6 @@
 """Opens connections without end, and holds them: the other side of `bench --only flood`.
 
-python -m bench.flooder HOST:PORT COUNT KIND
+python -m bench.load.flooder HOST:PORT COUNT KIND
 
 Kinds: `silent` connections send nothing, `connect` ones log in as a client each and stay, and
 `partial` ones send the first half of a CONNECT. One JSON object goes to standard output when each

@@ -7,7 +7,7 @@ import time
 from random import Random
 from typing import Final
 
-from bench.figures import Figures, figure
+from bench.results.figures import Figures, figure
 from ingest.session.subscriptions import ClientSubscription, Subscriptions
 
 SUBSCRIPTIONS: Final = 10_000

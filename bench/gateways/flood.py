@@ -17,11 +17,11 @@ from typing import Final
 
 import psutil
 
-from bench.figures import Figures, figure
-from bench.flooder import KINDS
-from bench.gateways import BenchFleet, running_fleet
-from bench.overload import part, publish_steadily
-from bench.session_client import SessionClient
+from bench.gateways.overload import part, publish_steadily
+from bench.load.flooder import KINDS
+from bench.load.session_client import SessionClient
+from bench.results.figures import Figures, figure
+from bench.systems.gateways import BenchFleet, running_fleet
 
 GATEWAY_NAME: Final = "gateway-1"
 CONNECTIONS: Final = 20_000
@@ -109,7 +109,7 @@ async def _flood(address: str, connections: int, kind: str, seen: FloodSeen) -> 
             sys.executable,
             "-P",
             "-m",
-            "bench.flooder",
+            "bench.load.flooder",
             address,
             str(each),
             kind,

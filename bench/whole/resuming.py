@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
-from bench.figures import Figures, figure
-from bench.prepared import PastMessage, await_messages, write_messages
-from bench.session_client import SessionClient, end_session, publish
-from bench.system import Bench
+from bench.load.prepared import PastMessage, await_messages, write_messages
+from bench.load.session_client import SessionClient, end_session, publish
+from bench.results.figures import Figures, figure
+from bench.systems.system import Bench
 from mqlake.errors import OperationalError
 
 FILLING: Final = b"x" * 100

@@ -5,8 +5,8 @@ import re
 import shutil
 from typing import TYPE_CHECKING, Final
 
-from bench.figures import Figures, figure
-from bench.system import Bench
+from bench.results.figures import Figures, figure
+from bench.systems.system import Bench
 from mqlake.api_client import TOKEN_FILE
 
 if TYPE_CHECKING:

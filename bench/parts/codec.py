@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from bench.figures import Figures, figure
+from bench.results.figures import Figures, figure
 from ingest.protocol.decoder import NEED_DATA, Decoder
 from ingest.protocol.encoder import encode, encode_puback
 from ingest.protocol.packets import MQTT_3_1_1, MQTT_5_0, Packet, Publish

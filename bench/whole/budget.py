@@ -19,11 +19,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from bench.figures import Figures, figure
-from bench.loader import Load, LoadResult
-from bench.processes import cpu_percent_of, processes_of, thread_seconds_of, usage_of
-from bench.saturation import closed_loop, open_loop, rate_when_warm
-from bench.system import Bench
+from bench.load.loader import Load, LoadResult
+from bench.results.figures import Figures, figure
+from bench.systems.processes import cpu_percent_of, processes_of, thread_seconds_of, usage_of
+from bench.systems.system import Bench
+from bench.whole.saturation import closed_loop, open_loop, rate_when_warm
 from launcher.planning.parts import LAKE, LOG, ROUTER
 from mqlake.processes.status import SystemState
 

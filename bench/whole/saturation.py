@@ -7,9 +7,9 @@ not compiled takes more still. A system runs for months, so the figures are thos
 from dataclasses import replace
 from typing import Final
 
-from bench.figures import Figures, figure
-from bench.loader import Load
-from bench.system import Bench
+from bench.load.loader import Load
+from bench.results.figures import Figures, figure
+from bench.systems.system import Bench
 
 LOOP_SECONDS: Final = 10.0
 LOOPS_WITHOUT_GAIN: Final = 3

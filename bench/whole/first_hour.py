@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from bench.connector import Cycle, run_cycles
-from bench.figures import Figure, Figures, figure, percentiles
-from bench.loader import Load, run_load
-from bench.memory import PARTS, PYTHON, memory_figures, memory_of
-from bench.processes import MIB, processes_of
-from bench.system import Bench
+from bench.load.connector import Cycle, run_cycles
+from bench.load.loader import Load, run_load
+from bench.results.figures import Figure, Figures, figure, percentiles
+from bench.systems.processes import MIB, processes_of
+from bench.systems.system import Bench
+from bench.whole.memory import PARTS, PYTHON, memory_figures, memory_of
 from launcher.testing.systems import PROGRAM, LocalSystem
 from mqlake.errors import OperationalError
 

@@ -16,15 +16,15 @@ from typing import Final
 import psutil
 from confluent_kafka import Producer
 
-from bench.connections import KINDS, connects
-from bench.connector import Cycle, Names, hold_connections, run_cycles
-from bench.figures import Figures, figure, percentiles
-from bench.gateways import INBOUND_PARTITIONS, SHARDS, BenchFleet, running_fleet
-from bench.loader import Latency
-from bench.prepared import TENANT, write_sessions
-from bench.processes import MIB, cpu_percent_of
-from bench.programs import LoadPrograms
-from bench.session_client import REFUSED_PAUSE_SECONDS, SessionClient
+from bench.load.connector import Cycle, Names, hold_connections, run_cycles
+from bench.load.loader import Latency
+from bench.load.prepared import TENANT, write_sessions
+from bench.load.programs import LoadPrograms
+from bench.load.session_client import REFUSED_PAUSE_SECONDS, SessionClient
+from bench.results.figures import Figures, figure, percentiles
+from bench.systems.gateways import INBOUND_PARTITIONS, SHARDS, BenchFleet, running_fleet
+from bench.systems.processes import MIB, cpu_percent_of
+from bench.whole.connections import KINDS, connects
 from mqlake.errors import OperationalError
 from mqlake.log.kafka_reader import KafkaLogReader
 from mqlake.log.options import producer_options

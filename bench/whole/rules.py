@@ -13,12 +13,12 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, Final
 
-from bench.figures import Figures, figure, percentiles
-from bench.loader import Load, LoadResult, new_prefix, run_load
-from bench.prepared import PastMessage, await_messages, write_messages
-from bench.processes import CpuWatch, cpu_percent_of, processes_of
-from bench.session_client import SessionClient
-from bench.system import Bench
+from bench.load.loader import Load, LoadResult, new_prefix, run_load
+from bench.load.prepared import PastMessage, await_messages, write_messages
+from bench.load.session_client import SessionClient
+from bench.results.figures import Figures, figure, percentiles
+from bench.systems.processes import CpuWatch, cpu_percent_of, processes_of
+from bench.systems.system import Bench
 from launcher.paths import DataDirectory
 from launcher.planning.parts import ROUTER
 from mqlake.api_client import ApiClient

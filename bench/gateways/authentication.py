@@ -15,11 +15,11 @@ from typing import Final
 
 import psutil
 
-from bench.connector import BenchLogins, Cycles, run_cycles
-from bench.figures import Figures, figure
-from bench.gateways import BenchFleet, BenchGateway, running_fleet
-from bench.loader import Load, run_load
-from bench.programs import LoadPrograms
+from bench.load.connector import BenchLogins, Cycles, run_cycles
+from bench.load.loader import Load, run_load
+from bench.load.programs import LoadPrograms
+from bench.results.figures import Figures, figure
+from bench.systems.gateways import BenchFleet, BenchGateway, running_fleet
 from mqlake.security.argon2_verifiers import make_argon2_verifier
 
 OPEN: Final = "open"

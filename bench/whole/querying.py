@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from bench.figures import Figures, figure
-from bench.prepared import PastMessage, await_messages, write_messages
-from bench.system import Bench
+from bench.load.prepared import PastMessage, await_messages, write_messages
+from bench.results.figures import Figures, figure
+from bench.systems.system import Bench
 from mqlake.api_client import ApiClient
 
 MESSAGES: Final = 2_000_000

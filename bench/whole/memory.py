@@ -15,8 +15,8 @@ from typing import Final
 
 import psutil
 
-from bench.figures import Figures, figure
-from bench.processes import MIB, family_of
+from bench.results.figures import Figures, figure
+from bench.systems.processes import MIB, family_of
 from streaming.jvm.attach import ask_jvm
 
 _KIB: Final = 1024

@@ -14,11 +14,11 @@ from typing import Final
 
 import psutil
 
-from bench.figures import Figures, figure
-from bench.gateways import BenchFleet, BenchGateway, running_fleet
-from bench.loader import Load, LoadResult, new_prefix, run_load
-from bench.programs import LoadPrograms
-from bench.session_client import SessionClient
+from bench.load.loader import Load, LoadResult, new_prefix, run_load
+from bench.load.programs import LoadPrograms
+from bench.load.session_client import SessionClient
+from bench.results.figures import Figures, figure
+from bench.systems.gateways import BenchFleet, BenchGateway, running_fleet
 
 GATEWAY_NAME: Final = "gateway-1"
 PUBLISHERS: Final = 200

@@ -1,0 +1,1 @@
+"""Measurements of gateways with a log, without Spark."""

@@ -1,0 +1,1 @@
+"""Figures: their names, units and goals, and the table that shows them."""

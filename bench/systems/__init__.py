@@ -1,0 +1,1 @@
+"""Systems that are measured, and what their processes use."""
