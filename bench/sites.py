@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 import uvloop
 
 from bench.results.latencies import summary
-from ingest.federation.sites.subscriptions import LOG_TOPICS
+from ingest.federation.sites.interest.subscriptions import LOG_TOPICS
 from launcher.log.kafka import running_kafka
 from launcher.ports import free_ports
 from mqlake.clock import SystemClock

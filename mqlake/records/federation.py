@@ -69,10 +69,10 @@ class FederationCheckpoint:
     read: Offsets
     """Messages of other sites are in `streams` up to here."""
     streams: list[Any]
-    """As `ingest.federation.sites.streams` writes them."""
+    """As `ingest.federation.sites.streams.streams` writes them."""
     links: dict[int, LinkPosition]
     interest: dict[str, Any] = field(default_factory=dict)
-    """As `ingest.federation.sites.interest` writes it; empty: nothing is known."""
+    """As `ingest.federation.sites.interest.interest` writes it; empty: nothing is known."""
     retained: LinkPosition | None = None
     """Up to where the records of retained messages go; None: there are none."""
 
@@ -115,7 +115,7 @@ def decode_checkpoint(data: bytes) -> FederationCheckpoint:
 
 
 def encode_latest(latest: list[Any]) -> bytes:
-    """Return the value of the record of a topic, as `ingest.federation.sites.retained` says."""
+    """Return the value of the record of a topic: `ingest.federation.sites.streams.retained`."""
     return json.dumps([RECORD_VERSION, *latest], separators=(",", ":")).encode()
 
 

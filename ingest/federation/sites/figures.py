@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ingest.federation.sites.full_log import FullLog
-    from ingest.federation.sites.link import SiteLink
+    from ingest.federation.sites.links.link import SiteLink
     from ingest.federation.sites.retaining import Retaining
     from ingest.federation.sites.spreading import Spreading
     from ingest.federation.sites.taking import Taking

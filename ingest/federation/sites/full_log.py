@@ -11,14 +11,14 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
-from ingest.federation.sites.events import LINK_HELD, LINK_RESUMED
+from ingest.federation.sites.links.events import LINK_HELD, LINK_RESUMED
 from mqlake.processes.log_disk import WAIT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ingest.federation.sites.connection import SiteConnection
-    from ingest.federation.sites.events import LinkEvents
+    from ingest.federation.sites.links.connection import SiteConnection
+    from ingest.federation.sites.links.events import LinkEvents
     from mqlake.processes.log_disk import LogDisk
 
 _logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from ingest.federation.sites.group_names import PREFIX, neighbour_of, to_local, way_name
+from ingest.federation.sites.interest.group_names import PREFIX, neighbour_of, to_local, way_name
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.records.messages import (
     BARRIER_KEY_PREFIX,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from ingest.federation.prefixes import Prefixes
-    from ingest.federation.sites.groups import SiteGroups
+    from ingest.federation.sites.interest.groups import SiteGroups
     from mqlake.log.contract import LogAccess, LogReader
     from mqlake.records.messages import LogRecord
 

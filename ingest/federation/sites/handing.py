@@ -13,10 +13,10 @@ from functools import partial as bind
 from typing import TYPE_CHECKING
 
 from ingest.federation.envelope import InvalidEnvelope
-from ingest.federation.sites.group_names import to_local
-from ingest.federation.sites.inlet import InletVerdict, stream_of
-from ingest.federation.sites.log_messages import of_publish, to_group_record
-from ingest.federation.sites.streams import MOST_GAPS
+from ingest.federation.sites.interest.group_names import to_local
+from ingest.federation.sites.streams.inlet import InletVerdict, stream_of
+from ingest.federation.sites.streams.log_messages import of_publish, to_group_record
+from ingest.federation.sites.streams.streams import MOST_GAPS
 from mqlake.errors import LogError
 from mqlake.records.messages import INBOUND
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from ingest.federation.envelope import SiteMessage
     from ingest.federation.prefixes import Prefixes
     from ingest.federation.settings import FederationSettings
-    from ingest.federation.sites.connection import SiteConnection
     from ingest.federation.sites.group_routes import GroupRoutes
-    from ingest.federation.sites.groups import SiteGroups
-    from ingest.federation.sites.inlet import Inlet
-    from ingest.federation.sites.link import SiteLink
-    from ingest.federation.sites.log_messages import Carried
+    from ingest.federation.sites.interest.groups import SiteGroups
+    from ingest.federation.sites.links.connection import SiteConnection
+    from ingest.federation.sites.links.link import SiteLink
     from ingest.federation.sites.spreading import Spreading
-    from ingest.federation.sites.streams import StreamKey
+    from ingest.federation.sites.streams.inlet import Inlet
+    from ingest.federation.sites.streams.log_messages import Carried
+    from ingest.federation.sites.streams.streams import StreamKey
     from ingest.protocol.packets import Publish
     from mqlake.log.contract import LogWriter
 

@@ -17,16 +17,16 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ingest.federation.sites.events import LINK_HELD, LINK_RESUMED
-from ingest.federation.sites.streams import MOST_GAPS
+from ingest.federation.sites.links.events import LINK_HELD, LINK_RESUMED
+from ingest.federation.sites.streams.streams import MOST_GAPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ingest.federation.sites.connection import SiteConnection
-    from ingest.federation.sites.events import LinkEvents
-    from ingest.federation.sites.log_messages import Carried
-    from ingest.federation.sites.streams import StreamKey, Streams
+    from ingest.federation.sites.links.connection import SiteConnection
+    from ingest.federation.sites.links.events import LinkEvents
+    from ingest.federation.sites.streams.log_messages import Carried
+    from ingest.federation.sites.streams.streams import StreamKey, Streams
     from ingest.protocol.packets import Publish
 
 _logger = logging.getLogger(__name__)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ingest.federation.sites.inlet import Inlet
-from ingest.federation.sites.streams import Streams
+from ingest.federation.sites.streams.inlet import Inlet
+from ingest.federation.sites.streams.streams import Streams
 from mqlake.records.federation import (
     FEDERATION,
     KEY,
@@ -39,7 +39,7 @@ class Recovered(NamedTuple):
     retained: LinkPosition | None
     """Up to where `latest` goes; None: nothing is known."""
     latest: dict[str, list[Any]]
-    """By topic, as `ingest.federation.sites.retained` writes it."""
+    """By topic, as `ingest.federation.sites.streams.retained` writes it."""
 
 
 async def recover(log: LogAccess, now_ms: int) -> Recovered:

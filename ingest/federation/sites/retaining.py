@@ -11,8 +11,8 @@ import logging
 from functools import partial as bind
 from typing import TYPE_CHECKING
 
-from ingest.federation.sites.log_messages import of_record, to_record
-from ingest.federation.sites.retained import SiteRetained
+from ingest.federation.sites.streams.log_messages import of_record, to_record
+from ingest.federation.sites.streams.retained import SiteRetained
 from mqlake.errors import LogError, OffsetGone
 from mqlake.records.federation import (
     FEDERATION,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ingest.federation.prefixes import Prefixes
     from ingest.federation.settings import FederationSettings
     from ingest.federation.sites.recovery import Recovered
-    from ingest.federation.sites.retained import Position, Rank
+    from ingest.federation.sites.streams.retained import Position, Rank
     from mqlake.identifiers import MessageIdentifiers
     from mqlake.log.contract import LogAccess, LogReader
     from mqlake.records.messages import LogRecord

@@ -20,21 +20,14 @@ from ingest.federation.overlay_events import WayDown, WayUp
 from ingest.federation.packets import InvalidPacket
 from ingest.federation.prefixes import Prefixes
 from ingest.federation.sites.checkpoints import CheckpointParts, SiteCheckpoints
-from ingest.federation.sites.connections import SiteConnections
-from ingest.federation.sites.events import LinkEvents
 from ingest.federation.sites.figures import counted, figures_of
 from ingest.federation.sites.full_log import FullLog
 from ingest.federation.sites.group_routes import GroupRoutes
 from ingest.federation.sites.handing import Handing
-from ingest.federation.sites.link import LinkContext, SiteLink
-from ingest.federation.sites.log_messages import HANDED
-from ingest.federation.sites.outlet import SiteLog
-from ingest.federation.sites.passing import Passing
-from ingest.federation.sites.recovery import recover
-from ingest.federation.sites.retaining import Retaining
-from ingest.federation.sites.spreading import Spreading
-from ingest.federation.sites.taking import Taking, TakingContext
-from ingest.federation.sites.words import (
+from ingest.federation.sites.links.connections import SiteConnections
+from ingest.federation.sites.links.events import LinkEvents
+from ingest.federation.sites.links.link import LinkContext, SiteLink
+from ingest.federation.sites.links.words import (
     Asked,
     DeliveryWays,
     Hello,
@@ -44,6 +37,13 @@ from ingest.federation.sites.words import (
     Word,
     decode,
 )
+from ingest.federation.sites.recovery import recover
+from ingest.federation.sites.retaining import Retaining
+from ingest.federation.sites.spreading import Spreading
+from ingest.federation.sites.streams.log_messages import HANDED
+from ingest.federation.sites.streams.outlet import SiteLog
+from ingest.federation.sites.streams.passing import Passing
+from ingest.federation.sites.taking import Taking, TakingContext
 from ingest.protocol.packets import Publish
 from mqlake.errors import LogError, OperationalError
 from mqlake.identifiers import MessageIdentifiers, machine_number
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from ingest.federation.settings import FederationSettings, NeighborSettings
-    from ingest.federation.sites.connection import SiteConnection
-    from ingest.federation.sites.inlet import Inlet
+    from ingest.federation.sites.links.connection import SiteConnection
+    from ingest.federation.sites.streams.inlet import Inlet
     from ingest.protocol.packets import Connect
     from mqlake.clock import Clock
     from mqlake.log.contract import LogAccess

@@ -13,11 +13,11 @@ from functools import partial as bind
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.federation.packets import CONTROL
-from ingest.federation.sites.groups import SiteGroups
-from ingest.federation.sites.interest import Interest, NeighbourInterest, News, common
-from ingest.federation.sites.reach import OURSELVES, SiteReach
-from ingest.federation.sites.subscriptions import LOG_TOPICS, SiteSubscriptions
-from ingest.federation.sites.words import (
+from ingest.federation.sites.interest.groups import SiteGroups
+from ingest.federation.sites.interest.interest import Interest, NeighbourInterest, News, common
+from ingest.federation.sites.interest.reach import OURSELVES, SiteReach
+from ingest.federation.sites.interest.subscriptions import LOG_TOPICS, SiteSubscriptions
+from ingest.federation.sites.links.words import (
     Hello,
     Reached,
     encode_hello,
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     from ingest.federation.prefixes import Prefixes
     from ingest.federation.settings import FederationSettings
-    from ingest.federation.sites.connection import SiteConnection
-    from ingest.federation.sites.link import SiteLink
-    from ingest.federation.sites.streams import StreamKey
+    from ingest.federation.sites.links.connection import SiteConnection
+    from ingest.federation.sites.links.link import SiteLink
+    from ingest.federation.sites.streams.streams import StreamKey
     from mqlake.clock import Clock
     from mqlake.errors import LogError
     from mqlake.log.contract import LogAccess, LogReader

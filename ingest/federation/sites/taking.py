@@ -8,13 +8,8 @@ from functools import partial as bind
 from typing import TYPE_CHECKING, Final
 
 from ingest.federation.packets import CONTROL
-from ingest.federation.sites.bodies import Bodies
 from ingest.federation.sites.holding import HeldMessage, Holding
-from ingest.federation.sites.inlet import Inlet, InletVerdict, stream_of
-from ingest.federation.sites.log_messages import of_offer, of_publish, to_record
-from ingest.federation.sites.passing import EVERYTHING
-from ingest.federation.sites.streams import Streams
-from ingest.federation.sites.words import (
+from ingest.federation.sites.links.words import (
     Asked,
     DeliveryWays,
     Passed,
@@ -22,6 +17,11 @@ from ingest.federation.sites.words import (
     encode_passed,
     encode_ways,
 )
+from ingest.federation.sites.streams.bodies import Bodies
+from ingest.federation.sites.streams.inlet import Inlet, InletVerdict, stream_of
+from ingest.federation.sites.streams.log_messages import of_offer, of_publish, to_record
+from ingest.federation.sites.streams.passing import EVERYTHING
+from ingest.federation.sites.streams.streams import Streams
 from ingest.protocol.packets import Publish
 from mqlake.errors import LogError
 from mqlake.records.messages import INBOUND
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from ingest.federation.envelope import SiteMessage
     from ingest.federation.prefixes import Prefixes
     from ingest.federation.settings import FederationSettings
-    from ingest.federation.sites.connection import SiteConnection
-    from ingest.federation.sites.events import LinkEvents
-    from ingest.federation.sites.link import SiteLink
-    from ingest.federation.sites.log_messages import Carried
-    from ingest.federation.sites.passing import Passing
-    from ingest.federation.sites.streams import StreamKey
+    from ingest.federation.sites.links.connection import SiteConnection
+    from ingest.federation.sites.links.events import LinkEvents
+    from ingest.federation.sites.links.link import SiteLink
+    from ingest.federation.sites.streams.log_messages import Carried
+    from ingest.federation.sites.streams.passing import Passing
+    from ingest.federation.sites.streams.streams import StreamKey
     from mqlake.clock import Clock
     from mqlake.log.contract import LogWriter
 

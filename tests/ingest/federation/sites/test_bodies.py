@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from ingest.federation.sites.bodies import EARLIER, PATIENCE_SECONDS, STEADY_SECONDS, Bodies
-from ingest.federation.sites.streams import StreamKey
+from ingest.federation.sites.streams.bodies import EARLIER, PATIENCE_SECONDS, STEADY_SECONDS, Bodies
+from ingest.federation.sites.streams.streams import StreamKey
 
 ORIGIN, FAST, SLOW, OTHER = 1, 2, 3, 4
 STREAM = StreamKey(ORIGIN, 7, 0)

@@ -6,8 +6,8 @@ from typing import Any, cast
 import pytest
 
 from ingest.federation.sites.checkpoints import CheckpointParts, SiteCheckpoints
-from ingest.federation.sites.inlet import Inlet
-from ingest.federation.sites.streams import Streams
+from ingest.federation.sites.streams.inlet import Inlet
+from ingest.federation.sites.streams.streams import Streams
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError, OperationalError
 from mqlake.log.contract import LogAccess

@@ -10,9 +10,9 @@ import pytest
 import trustme
 import uvloop
 
-from ingest.federation.sites import connection, connections
-from ingest.federation.sites.link import NOT_YET
-from ingest.federation.sites.words import Hello, encode_hello
+from ingest.federation.sites.links import connection, connections
+from ingest.federation.sites.links.link import NOT_YET
+from ingest.federation.sites.links.words import Hello, encode_hello
 from ingest.gateway.listeners import accepting
 from ingest.gateway.listeners.arrivals import PLACE_BYTES
 from ingest.protocol.encoder import encode

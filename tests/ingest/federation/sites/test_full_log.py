@@ -17,7 +17,7 @@ from mqlake.settings import LogDiskSettings
 from tests.ingest.federation.sites.harness import Site, are_linked, until
 
 if TYPE_CHECKING:
-    from ingest.federation.sites.connection import SiteConnection
+    from ingest.federation.sites.links.connection import SiteConnection
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise]
 

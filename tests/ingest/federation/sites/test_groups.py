@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from ingest.federation.prefixes import Prefixes
-from ingest.federation.sites.groups import SiteGroups
-from ingest.federation.sites.interest import Interest, InterestEntry
-from ingest.federation.sites.subscriptions import SiteSubscriptions
+from ingest.federation.sites.interest.groups import SiteGroups
+from ingest.federation.sites.interest.interest import Interest, InterestEntry
+from ingest.federation.sites.interest.subscriptions import SiteSubscriptions
 from mqlake.records.messages import FLAG_UNSHARED, INBOUND, ROUTES, decode_barrier_key
 from mqlake.records.versions import HEADER_MQTT
 from tests.ingest.federation.sites.harness import TURN_SECONDS, Site, are_linked, until

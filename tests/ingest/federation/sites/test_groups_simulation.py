@@ -17,17 +17,17 @@ import pytest
 from ingest.federation.envelope import SiteMessage
 from ingest.federation.prefixes import Prefixes
 from ingest.federation.settings import FederationSettings
-from ingest.federation.sites import group_names
-from ingest.federation.sites.group_names import neighbour_of, way_name
 from ingest.federation.sites.group_routes import GroupRoutes
-from ingest.federation.sites.groups import SiteGroups
 from ingest.federation.sites.handing import Handing
-from ingest.federation.sites.inlet import Inlet, InletVerdict
-from ingest.federation.sites.interest import Interest, NeighbourInterest, Ways
-from ingest.federation.sites.log_messages import GroupOrigin, of_publish
-from ingest.federation.sites.outlet import Outlet, OutletCounters, SiteLog
-from ingest.federation.sites.streams import Streams
-from ingest.federation.sites.subscriptions import SiteSubscriptions
+from ingest.federation.sites.interest import group_names
+from ingest.federation.sites.interest.group_names import neighbour_of, way_name
+from ingest.federation.sites.interest.groups import SiteGroups
+from ingest.federation.sites.interest.interest import Interest, NeighbourInterest, Ways
+from ingest.federation.sites.interest.subscriptions import SiteSubscriptions
+from ingest.federation.sites.streams.inlet import Inlet, InletVerdict
+from ingest.federation.sites.streams.log_messages import GroupOrigin, of_publish
+from ingest.federation.sites.streams.outlet import Outlet, OutletCounters, SiteLog
+from ingest.federation.sites.streams.streams import Streams
 from ingest.protocol.packets import Publish
 from mqlake.log.memory import MemoryLog
 from mqlake.records.federation import LinkPosition

@@ -16,9 +16,9 @@ from ingest.federation.prefixes import Prefixes
 from ingest.federation.settings import FederationSettings
 from ingest.federation.sites import handing as module
 from ingest.federation.sites.handing import Handing
-from ingest.federation.sites.inlet import Inlet, InletVerdict
-from ingest.federation.sites.log_messages import Carried, GroupOrigin, to_publish
-from ingest.federation.sites.streams import StreamKey, Streams
+from ingest.federation.sites.streams.inlet import Inlet, InletVerdict
+from ingest.federation.sites.streams.log_messages import Carried, GroupOrigin, to_publish
+from ingest.federation.sites.streams.streams import StreamKey, Streams
 from ingest.protocol.packets import Publish
 from mqlake.records.messages import HEADER_CLIENT_ID, HEADER_ID, HEADER_ORIGIN
 

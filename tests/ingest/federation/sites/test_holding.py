@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from ingest.federation.envelope import ChainKey, SiteMessage
-from ingest.federation.sites import checkpoints, holding, passing
+from ingest.federation.sites import checkpoints, holding
 from ingest.federation.sites.holding import HeldMessage, Holding
-from ingest.federation.sites.interest import Interest
-from ingest.federation.sites.link import SiteLink
-from ingest.federation.sites.log_messages import Carried
-from ingest.federation.sites.streams import StreamKey, Streams
+from ingest.federation.sites.interest.interest import Interest
+from ingest.federation.sites.links.link import SiteLink
+from ingest.federation.sites.streams import passing
+from ingest.federation.sites.streams.log_messages import Carried
+from ingest.federation.sites.streams.streams import StreamKey, Streams
 from ingest.protocol.packets import Publish
 from tests import waiting
 from tests.ingest.federation.sites.harness import Site, are_linked, until
 
 if TYPE_CHECKING:
-    from ingest.federation.sites.connection import SiteConnection
+    from ingest.federation.sites.links.connection import SiteConnection
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise]
 

@@ -8,8 +8,13 @@ from typing import Any
 import pytest
 
 from ingest.federation.filters import covers, meet
-from ingest.federation.sites import interest
-from ingest.federation.sites.interest import Interest, InterestEntry, NeighbourInterest, News
+from ingest.federation.sites.interest import interest
+from ingest.federation.sites.interest.interest import (
+    Interest,
+    InterestEntry,
+    NeighbourInterest,
+    News,
+)
 from tests.ingest.simulations import simulations_wanted
 
 FILTERS = ("f/#", "f/1", "f/+", "g/1/x", "g/+/x", "g/#", "h")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ingest.federation.settings import FederationSettings, NeighborSettings
-from ingest.federation.sites.link import LinkContext, SiteLink
+from ingest.federation.sites.links.link import LinkContext, SiteLink
 from mqlake.log.growth import Growth
 from mqlake.records.federation import LinkPosition
 

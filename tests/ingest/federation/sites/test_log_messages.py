@@ -7,8 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.federation.envelope import InvalidEnvelope
-from ingest.federation.sites.log_messages import RECORD, of_offer, of_publish, to_publish, to_record
-from ingest.federation.sites.words import InvalidWord, decode
+from ingest.federation.sites.links.words import InvalidWord, decode
+from ingest.federation.sites.streams.log_messages import (
+    RECORD,
+    of_offer,
+    of_publish,
+    to_publish,
+    to_record,
+)
 from ingest.protocol.packets import Publish
 from tests.ingest.federation.sites.test_outlet import outlet, record, sent
 

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ingest.federation.sites import checkpoints, holding, passing
+from ingest.federation.sites import checkpoints, holding
 from ingest.federation.sites.holding import HeldMessage, Holding
-from ingest.federation.sites.inlet import Inlet, InletVerdict, stream_of
-from ingest.federation.sites.log_messages import of_publish
-from ingest.federation.sites.outlet import Outlet
-from ingest.federation.sites.streams import StreamKey, Streams
+from ingest.federation.sites.streams import passing
+from ingest.federation.sites.streams.inlet import Inlet, InletVerdict, stream_of
+from ingest.federation.sites.streams.log_messages import of_publish
+from ingest.federation.sites.streams.outlet import Outlet
+from ingest.federation.sites.streams.streams import StreamKey, Streams
 from mqlake.records.federation import LinkPosition
 from tests.ingest.federation.sites.harness import Site, are_linked, until
 from tests.ingest.federation.sites.test_outlet import NOW_MS, THIRD, outlet, stream_record

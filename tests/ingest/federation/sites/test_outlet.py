@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from ingest.federation.envelope import ChainKey, to_header
 from ingest.federation.envelope import SiteMessage as Federated
 from ingest.federation.prefixes import Prefixes
-from ingest.federation.sites.inlet import Inlet
-from ingest.federation.sites.interest import NeighbourInterest
-from ingest.federation.sites.log_messages import of_offer, of_publish
-from ingest.federation.sites.outlet import NO_LIMITS, Outlet, OutletCounters, SiteLog
-from ingest.federation.sites.streams import StreamKey, Streams
+from ingest.federation.sites.interest.interest import NeighbourInterest
+from ingest.federation.sites.streams.inlet import Inlet
+from ingest.federation.sites.streams.log_messages import of_offer, of_publish
+from ingest.federation.sites.streams.outlet import NO_LIMITS, Outlet, OutletCounters, SiteLog
+from ingest.federation.sites.streams.streams import StreamKey, Streams
 from ingest.protocol.packets import Publish
 from mqlake.records.federation import LinkPosition
 from mqlake.records.messages import (

@@ -1,6 +1,6 @@
 """Rates of a link: so much at once, and so much a second after that."""
 
-from ingest.federation.sites.pace import SendingPace, size_of
+from ingest.federation.sites.streams.pace import SendingPace, size_of
 from ingest.protocol.packets import Publish
 
 

@@ -8,12 +8,12 @@ from typing import Any, cast
 import pytest
 
 from ingest.federation.envelope import ChainKey, SiteMessage
-from ingest.federation.sites import passing
 from ingest.federation.sites.holding import Holding
-from ingest.federation.sites.inlet import Inlet, InletVerdict
-from ingest.federation.sites.interest import Interest
-from ingest.federation.sites.passing import Passing
-from ingest.federation.sites.streams import StreamKey, Streams
+from ingest.federation.sites.interest.interest import Interest
+from ingest.federation.sites.streams import passing
+from ingest.federation.sites.streams.inlet import Inlet, InletVerdict
+from ingest.federation.sites.streams.passing import Passing
+from ingest.federation.sites.streams.streams import StreamKey, Streams
 from tests.cases import case
 from tests.ingest.simulations import simulations_wanted
 

@@ -5,11 +5,11 @@ from collections.abc import Callable, Collection, Sequence
 
 import pytest
 
-from ingest.federation.sites import bodies
-from ingest.federation.sites.bodies import Bodies
-from ingest.federation.sites.outlet import Outlet
+from ingest.federation.sites.links.words import DeliveryWays
+from ingest.federation.sites.streams import bodies
+from ingest.federation.sites.streams.bodies import Bodies
+from ingest.federation.sites.streams.outlet import Outlet
 from ingest.federation.sites.taking import Taking
-from ingest.federation.sites.words import DeliveryWays
 from mqlake.records.messages import INBOUND
 from tests import waiting
 from tests.ingest.federation.sites.harness import Site, are_linked, until

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from ingest.federation.sites.interest import Interest, News
-from ingest.federation.sites.reach import OURSELVES, Debt, SiteReach
+from ingest.federation.sites.interest.interest import Interest, News
+from ingest.federation.sites.interest.reach import OURSELVES, Debt, SiteReach
 from tests.cases import case
 from tests.ingest.simulations import simulations_wanted
 

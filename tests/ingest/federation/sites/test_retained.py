@@ -15,13 +15,13 @@ import pytest
 from ingest.federation.envelope import ChainKey
 from ingest.federation.envelope import SiteMessage as Federated
 from ingest.federation.prefixes import Prefixes
-from ingest.federation.sites import retained
-from ingest.federation.sites.inlet import Inlet, InletVerdict
-from ingest.federation.sites.interest import NeighbourInterest
-from ingest.federation.sites.log_messages import of_publish, of_record, to_record
-from ingest.federation.sites.outlet import Outlet, OutletCounters, SiteLog
-from ingest.federation.sites.retained import Rank, SiteRetained, Stamps
-from ingest.federation.sites.streams import Streams
+from ingest.federation.sites.interest.interest import NeighbourInterest
+from ingest.federation.sites.streams import retained
+from ingest.federation.sites.streams.inlet import Inlet, InletVerdict
+from ingest.federation.sites.streams.log_messages import of_publish, of_record, to_record
+from ingest.federation.sites.streams.outlet import Outlet, OutletCounters, SiteLog
+from ingest.federation.sites.streams.retained import Rank, SiteRetained, Stamps
+from ingest.federation.sites.streams.streams import Streams
 from mqlake.errors import InvalidRecord
 from mqlake.records.federation import LinkPosition
 from mqlake.records.messages import FLAG_RETAIN, LogRecord, Message, message_headers

@@ -11,8 +11,8 @@ import pytest
 
 from ingest.federation.settings import PrefixSettings
 from ingest.federation.sites import spreading
-from ingest.federation.sites.log_messages import site_message_of
-from ingest.federation.sites.retained import SiteRetained
+from ingest.federation.sites.streams.log_messages import site_message_of
+from ingest.federation.sites.streams.retained import SiteRetained
 from mqlake.errors import LogError, OperationalError
 from mqlake.log.memory import MemoryLogReader
 from mqlake.records.federation import FEDERATION, KEY, decode_checkpoint, decode_reach

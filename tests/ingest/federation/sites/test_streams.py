@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.federation.sites.streams import NumberedStream, StreamKey, Streams
+from ingest.federation.sites.streams.streams import NumberedStream, StreamKey, Streams
 from mqlake.errors import InvalidRecord
 
 STEPS = st.lists(

@@ -7,7 +7,7 @@ import pytest
 
 from ingest.federation.filters import covers, summarise
 from ingest.federation.prefixes import Prefixes
-from ingest.federation.sites.subscriptions import SiteSubscriptions
+from ingest.federation.sites.interest.subscriptions import SiteSubscriptions
 from mqlake.records.messages import ROUTES, LogRecord, Route, route_key
 
 

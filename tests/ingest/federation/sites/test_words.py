@@ -4,10 +4,8 @@ import json
 
 import pytest
 
-from ingest.federation.sites.interest import InterestEntry, News
-from ingest.federation.sites.passing import PassingQuestion
-from ingest.federation.sites.streams import StreamKey
-from ingest.federation.sites.words import (
+from ingest.federation.sites.interest.interest import InterestEntry, News
+from ingest.federation.sites.links.words import (
     Asked,
     Hello,
     InvalidWord,
@@ -20,6 +18,8 @@ from ingest.federation.sites.words import (
     encode_passed,
     encode_reached,
 )
+from ingest.federation.sites.streams.passing import PassingQuestion
+from ingest.federation.sites.streams.streams import StreamKey
 
 
 def test_a_hello_comes_back() -> None:

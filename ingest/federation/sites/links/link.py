@@ -12,11 +12,11 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ingest.federation.sites.events import LINK_DOWN, LINK_UP, RECORDS_GONE
-from ingest.federation.sites.group_names import way_name
-from ingest.federation.sites.outlet import Outlet, OutletCounters, SiteLog
-from ingest.federation.sites.pace import SendingPace, size_of
-from ingest.federation.sites.passing import EVERYTHING
+from ingest.federation.sites.interest.group_names import way_name
+from ingest.federation.sites.links.events import LINK_DOWN, LINK_UP, RECORDS_GONE
+from ingest.federation.sites.streams.outlet import Outlet, OutletCounters, SiteLog
+from ingest.federation.sites.streams.pace import SendingPace, size_of
+from ingest.federation.sites.streams.passing import EVERYTHING
 from mqlake.errors import LogError, OffsetGone
 from mqlake.records.messages import INBOUND, delivery_topic
 from mqlake.topics.matching import TopicFilterTrie
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from ingest.federation.settings import FederationSettings, NeighborSettings
-    from ingest.federation.sites.connection import SiteConnection
-    from ingest.federation.sites.events import LinkEvents
-    from ingest.federation.sites.streams import StreamKey
-    from ingest.federation.sites.words import DeliveryWays
+    from ingest.federation.sites.links.connection import SiteConnection
+    from ingest.federation.sites.links.events import LinkEvents
+    from ingest.federation.sites.links.words import DeliveryWays
+    from ingest.federation.sites.streams.streams import StreamKey
     from ingest.protocol.packets import Publish
     from mqlake.clock import Clock
     from mqlake.log.contract import LogReader

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from ingest.federation.envelope import NAME, InvalidEnvelope, SiteMessage, to_header
-from ingest.federation.sites.log_messages import Carried, of_record
+from ingest.federation.sites.streams.log_messages import Carried, of_record
 from mqlake.errors import InvalidRecord
 from mqlake.records.federation import LinkPosition
 from mqlake.records.messages import LogRecord, is_retained

@@ -10,7 +10,7 @@ not waited for: it cannot be reached, and hears of it when it is back.
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from ingest.federation.sites.interest import News
+from ingest.federation.sites.interest.interest import News
 
 OURSELVES: Final = -1
 """In place of a neighbour: the subscribers of this site wait for it."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from ingest.federation.sites.streams import StreamKey
+from ingest.federation.sites.streams.streams import StreamKey
 
 PATIENCE_SECONDS: Final = 0.5
 """How long an offered message may take by the other path before it is asked for."""

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ingest.federation.pauses import Pauses
-from ingest.federation.sites.connection import CONNECT_SECONDS, LISTENER, SiteConnection
+from ingest.federation.sites.links.connection import CONNECT_SECONDS, LISTENER, SiteConnection
 from ingest.gateway.listeners.accepting import Acceptor
 from ingest.gateway.listeners.arrivals import Arrivals
 from ingest.gateway.listeners.sockets import open_sockets
@@ -18,8 +18,8 @@ from mqlake.errors import OperationalError
 
 if TYPE_CHECKING:
     from ingest.federation.settings import FederationSettings, NeighborSettings
-    from ingest.federation.sites.connection import ConnectionOwner
-    from ingest.federation.sites.link import SiteLink
+    from ingest.federation.sites.links.connection import ConnectionOwner
+    from ingest.federation.sites.links.link import SiteLink
 
 _logger = logging.getLogger(__name__)
 

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from ingest.federation.sites.inlet import Inlet
-    from ingest.federation.sites.interest import Interest
-    from ingest.federation.sites.streams import StreamKey
+    from ingest.federation.sites.interest.interest import Interest
+    from ingest.federation.sites.streams.inlet import Inlet
+    from ingest.federation.sites.streams.streams import StreamKey
 
 MANY_GAPS: Final = 100
 """A site with more of one stream asks."""

@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from ingest.federation.envelope import InvalidEnvelope, SiteMessage
 from ingest.federation.prefixes import Prefixes
-from ingest.federation.sites.group_names import to_federated
-from ingest.federation.sites.inlet import Acknowledge, InletVerdict, stream_of
-from ingest.federation.sites.interest import NeighbourInterest
-from ingest.federation.sites.log_messages import (
+from ingest.federation.sites.interest.group_names import to_federated
+from ingest.federation.sites.interest.interest import NeighbourInterest
+from ingest.federation.sites.streams.inlet import Acknowledge, InletVerdict, stream_of
+from ingest.federation.sites.streams.log_messages import (
     Carried,
     of_handed,
     of_record,
     to_offer,
     to_publish,
 )
-from ingest.federation.sites.pace import SendingPace, size_of
-from ingest.federation.sites.passing import EVERYTHING
-from ingest.federation.sites.retained import Stamps
-from ingest.federation.sites.streams import StreamKey
+from ingest.federation.sites.streams.pace import SendingPace, size_of
+from ingest.federation.sites.streams.passing import EVERYTHING
+from ingest.federation.sites.streams.retained import Stamps
+from ingest.federation.sites.streams.streams import StreamKey
 from ingest.protocol.packets import Publish
 from mqlake.errors import InvalidRecord
 from mqlake.records.federation import LinkPosition

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ingest.federation.sites.interest import News, read_news
-from ingest.federation.sites.passing import MOST_QUESTIONS, PassingQuestion
-from ingest.federation.sites.streams import StreamKey
+from ingest.federation.sites.interest.interest import News, read_news
+from ingest.federation.sites.streams.passing import MOST_QUESTIONS, PassingQuestion
+from ingest.federation.sites.streams.streams import StreamKey
 from mqlake.errors import InvalidRecord, InvalidTopic, MqlakeError
 from mqlake.topics.names import validate_topic_filter
 

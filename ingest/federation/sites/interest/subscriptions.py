@@ -17,8 +17,8 @@ from sys import intern
 from typing import TYPE_CHECKING, Final
 
 from ingest.federation.filters import covers, summarise, uncovered
-from ingest.federation.sites.group_names import is_way, may_come, to_federated
-from ingest.federation.sites.interest import common
+from ingest.federation.sites.interest.group_names import is_way, may_come, to_federated
+from ingest.federation.sites.interest.interest import common
 from mqlake.errors import InvalidRecord
 from mqlake.records.messages import ROUTES, RULES, SESSIONS, LogRecord, decode_route_key
 from mqlake.records.rule_facts import read_fact

@@ -12,8 +12,8 @@ from enum import Enum, auto
 from typing import Final
 
 from ingest.federation.envelope import InvalidEnvelope, SiteMessage
-from ingest.federation.sites.log_messages import site_message_of
-from ingest.federation.sites.streams import StreamKey, Streams
+from ingest.federation.sites.streams.log_messages import site_message_of
+from ingest.federation.sites.streams.streams import StreamKey, Streams
 from mqlake.records.federation import Offsets
 from mqlake.records.messages import LogRecord
 

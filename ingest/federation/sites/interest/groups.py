@@ -16,8 +16,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ingest.federation.sites.interest import Interest
-    from ingest.federation.sites.subscriptions import SiteSubscriptions
+    from ingest.federation.sites.interest.interest import Interest
+    from ingest.federation.sites.interest.subscriptions import SiteSubscriptions
 
 Way = tuple[int, str]
 """A neighbour, and a group of the federation that it leads to members of."""

@@ -21,7 +21,7 @@ from ingest.federation.envelope import (
     to_header,
     to_mqtt,
 )
-from ingest.federation.sites.streams import StreamKey
+from ingest.federation.sites.streams.streams import StreamKey
 from ingest.protocol.packets import MQTT_5_0, Publish
 from ingest.protocol.properties import NO_PROPERTIES, Properties
 from mqlake.errors import InvalidTopic

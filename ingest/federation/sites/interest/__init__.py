@@ -1,0 +1,1 @@
+"""Interest: filters and share groups of each site, and the ways to them."""

@@ -1,0 +1,1 @@
+"""Links to neighbours: connections, what is said on them, their events."""
