@@ -6,8 +6,8 @@ worse than a longer file.
 
 import ast
 import tomllib
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,8 @@ import pytest
 
 ROOT: Final = Path(__file__).parents[2]
 
+MOST_FILES_OF_A_FOLDER: Final = 30
+"""Of Python; its folders, which are rooms of their own, do not count."""
 MOST_LINES_OF_A_FILE: Final = 600
 MOST_LINES_OF_A_FUNCTION: Final = 60
 """Without its docstring."""
@@ -51,6 +53,12 @@ def sources() -> dict[str, ast.Module]:
     """Return all sources of Python but tests, by their paths."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     return parsed(*settings["tool"]["importlinter"]["root_packages"])
+
+
+def full(paths: Iterable[str]) -> dict[str, int]:
+    """Return the folders that have too many files, and how many."""
+    found = Counter(str(Path(path).parent) for path in paths)
+    return {folder: files for folder, files in found.items() if files > MOST_FILES_OF_A_FOLDER}
 
 
 def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -185,6 +193,10 @@ def cut(trees: dict[str, ast.Module]) -> dict[str, str]:
     }
 
 
+def test_folders_have_few_files() -> None:
+    assert not full(sources()), f"expected at most {MOST_FILES_OF_A_FOLDER}: find rooms in it"
+
+
 def test_files_are_not_too_long() -> None:
     found = {path: len((ROOT / path).read_text("utf-8").splitlines()) for path in sources()}
     too_long = {
@@ -252,6 +264,9 @@ Made(); partial(Handed, 1)
 def test_what_is_squeezed_is_found() -> None:
     """Planted squeezes, so that each test above can fail."""
     assert cut({"x.py": ast.parse(CLASSES)}) == {"Upper": "x.py:2"}
+    files = [f"api/{number}.py" for number in range(30)]
+    assert full([*files, "api/room/31.py"]) == {}
+    assert full([*files, "api/31.py"]) == {"api": 31}
     packed = "f(*(a, b)); x = [*('a', 'b'), *names, *{'c'}]; g(*names, **{'d': 1})"
     assert len(list(stars(ast.parse(packed)))) == 3
 
