@@ -8,8 +8,8 @@ so that the way back is the same way.
 from collections.abc import Sequence
 
 from ingest.federation.filters import meet
-from mqlake.errors import SettingsError
-from mqlake.topics.names import SEPARATOR
+from mqlake.errors import InvalidTopic, SettingsError
+from mqlake.topics.names import SEPARATOR, SHARE_PREFIX, validate_topic_filter
 
 
 class Prefixes:
@@ -19,7 +19,8 @@ class Prefixes:
         pairs: (local, federated), each a literal beginning of topic names.
 
     Raises:
-        SettingsError: Two pairs share a side, or one is no whole levels without wildcards.
+        SettingsError: Two pairs share a side, or one is no whole levels without wildcards, which
+            a share group may have.
     """
 
     def __init__(self, pairs: Sequence[tuple[str, str]]) -> None:
@@ -30,6 +31,8 @@ class Prefixes:
                 raise SettingsError("setting prefixes: a prefix has no wildcard and no $")
             if any(one and not one.endswith(SEPARATOR) for one in side):
                 raise SettingsError("setting prefixes: a prefix ends with /")
+            for one in side:
+                _check_in_group(one)
         self._out = sorted(pairs, key=lambda pair: len(pair[0]), reverse=True)
         self._in = sorted(
             ((federated, local) for local, federated in pairs),
@@ -55,6 +58,14 @@ class Prefixes:
     def to_local(self, topic: str) -> str:
         """Return the name at the own broker of a topic of the federation."""
         return _replace(topic, self._in)
+
+
+def _check_in_group(prefix: str) -> None:
+    """Accept a prefix of the filters of share groups: these hold no control character."""
+    try:
+        validate_topic_filter(f"{SHARE_PREFIX}g/{prefix}#")
+    except InvalidTopic as exc:
+        raise SettingsError(f"setting prefixes: {prefix!r:.80}: {exc}") from exc
 
 
 def _replace(topic: str, pairs: Sequence[tuple[str, str]]) -> str:

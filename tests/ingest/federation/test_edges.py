@@ -30,6 +30,13 @@ def test_an_address_that_is_none_is_refused(uri: str) -> None:
         NeighborSettings(id=1, uri=uri)
 
 
+@pytest.mark.parametrize("prefix", ["a\nb/", "a\x7f/", "a\0/", "a" * 65_535 + "/"])
+def test_a_prefix_stands_in_the_name_of_a_share_group(prefix: str) -> None:
+    for pair in ((prefix, "b/"), ("b/", prefix)):
+        with pytest.raises(SettingsError, match="setting prefixes"):
+            Prefixes([pair])
+
+
 def test_the_port_of_an_address_follows_from_its_scheme() -> None:
     assert NeighborSettings(id=1, uri="mqtt://a").address == ("a", 1883)
     assert NeighborSettings(id=1, uri="mqtts://a").address == ("a", 8883)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from ingest.federation.filters import covers, summarise, uncovered
 from ingest.federation.sites.interest.group_names import is_way, may_come, to_federated
 from ingest.federation.sites.interest.interest import common
-from mqlake.errors import InvalidRecord
+from mqlake.errors import InvalidRecord, InvalidTopic
 from mqlake.records.messages import ROUTES, RULES, SESSIONS, LogRecord, decode_route_key
 from mqlake.records.rule_facts import read_fact
 from mqlake.records.rules import Kind, decode_activation
@@ -30,7 +30,7 @@ from mqlake.records.sessions import (
     decode_sessions_key,
     decode_subscription_record,
 )
-from mqlake.topics.names import SHARE_PREFIX
+from mqlake.topics.names import SHARE_PREFIX, validate_topic_filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -180,7 +180,9 @@ class SiteSubscriptions:
 
     def _federated_groups(self, groups: Iterable[str]) -> tuple[str, ...]:
         found = {to_federated(one, self._prefixes) for one in groups}
-        return tuple(sorted(one for one in found if may_come(one, self._allowed)))
+        return tuple(
+            sorted(one for one in found if may_come(one, self._allowed) and _is_valid(one))
+        )
 
     def _count(self, filters: Iterable[str]) -> None:
         for one in filters:
@@ -198,8 +200,21 @@ class SiteSubscriptions:
             for local in filters
             for federated in self._prefixes.to_federated_filters(local)
             for one in common(self._allowed, (federated,))
+            if _is_valid(one)
         }
         return tuple(sorted(found))
+
+
+def _is_valid(topic_filter: str) -> bool:
+    """Tell whether other sites take a filter, which else ends each connection that tells of it.
+
+    Names are longer in the federation, and sessions are older than what gateways refuse today.
+    """
+    try:
+        validate_topic_filter(topic_filter)
+    except InvalidTopic:
+        return False
+    return True
 
 
 def _of_route(record: LogRecord, tenant: str) -> list[str] | None:

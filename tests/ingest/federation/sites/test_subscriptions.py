@@ -9,6 +9,7 @@ from ingest.federation.filters import covers, summarise
 from ingest.federation.prefixes import Prefixes
 from ingest.federation.sites.interest.subscriptions import SiteSubscriptions
 from mqlake.records.messages import ROUTES, LogRecord, Route, route_key
+from mqlake.topics.names import validate_topic_filter
 
 
 def subscriptions(most: int = 4, always: tuple[str, ...] = ()) -> SiteSubscriptions:
@@ -98,3 +99,26 @@ def test_all_that_is_wanted_is_always_covered(seed: int) -> None:
     narrow(one)
     left = {topic_filter for (topic_filter, _), is_wanted in wanted.items() if is_wanted}
     assert one.summary() == summarise(left, most)
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        # Of a session of an older release: records have a line for each group.
+        "$share/g/a\n$share/v/secret/#",
+        "$share/g\x01/a",
+        # Too long under the name of the federation.
+        "a" * 65_534,
+        "$share/g/" + "a" * 65_525,
+    ],
+)
+def test_other_sites_hear_no_filter_that_they_would_refuse(refused: str) -> None:
+    one = SiteSubscriptions("default", Prefixes([("", "far/")]), ["#"], (), 4)
+    subscribe(one, "b", "$share/g/b", refused)
+    told = {*one.summary(), *one.groups()}
+    assert {"far/b", "$share/g/far/b"} <= told
+    for topic_filter in told:
+        validate_topic_filter(topic_filter)
+    unsubscribe(one, "b", "$share/g/b", refused)
+    narrow(one)
+    assert not {*one.summary(), *one.groups()}
