@@ -86,13 +86,55 @@ class OutletCounters:
     """Records whose envelope or properties cannot be read."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Sent:
     end: int
     """The cursor when this and all before is acknowledged."""
     clock: int
     """Clock of the partition there."""
     is_settled: bool = False
+    before: "_Sent | None" = None
+    after: "_Sent | None" = None
+
+
+class _Way:
+    """What of a partition was sent and is not acknowledged, in its order.
+
+    What is acknowledged counts with that before it: nothing is kept of it, however much comes
+    behind one message that is held.
+    """
+
+    def __init__(self) -> None:
+        self._ring = _Sent(0, 0)
+        self._ring.before = self._ring.after = self._ring
+
+    @property
+    def first(self) -> _Sent:
+        """The first; without any the ring itself, which is never settled."""
+        return cast("_Sent", self._ring.after)
+
+    def append(self, sent: _Sent) -> None:
+        last = cast("_Sent", self._ring.before)
+        sent.before, sent.after = last, self._ring
+        last.after = self._ring.before = sent
+
+    def remove(self, sent: _Sent) -> None:
+        before, after = cast("_Sent", sent.before), cast("_Sent", sent.after)
+        before.after, after.before = after, before
+
+    def settle(self, sent: _Sent, left_at: int) -> None:
+        """Note an acknowledgement.
+
+        Args:
+            sent: Of this.
+            left_at: Where the cursor is to stop: an end before it and one behind do not merge.
+        """
+        sent.is_settled = True
+        before = cast("_Sent", sent.before)
+        if before is self._ring or before.end <= left_at < sent.end:
+            return
+        before.end, before.clock = sent.end, sent.clock
+        self.remove(sent)
 
 
 class _Waiting(NamedTuple):
@@ -140,8 +182,7 @@ class Outlet:
         self._stamps = Stamps(dict(position.clock))
         self._told: dict[int, int] = {}
         """Per partition the last of this site's own messages that it got, or may get elsewhere."""
-        self._ways: dict[int, deque[_Sent]] = {partition: deque() for partition in position.cursor}
-        self._ways[HANDED] = deque()
+        self._ways = {partition: _Way() for partition in (*position.cursor, HANDED)}
         self._reached: dict[int, int] = {}
         """Per partition the last offset that the router has given: it may repeat itself."""
         self._handed: dict[tuple[str, int], int] = {}
@@ -209,12 +250,10 @@ class Outlet:
                 sent = _Sent(end, clock)
                 way.append(sent)
                 self._queue.append(_Waiting(found[0], sent, partition, found[1]))
-            elif way and not way[-1].end <= self._left_at.get(partition, -1) < end:
-                way[-1].end, way[-1].clock = end, clock
-            elif way:
-                way.append(_Sent(end, clock, is_settled=True))
             else:
-                self._settle(partition, end, clock)
+                passed = _Sent(end, clock)
+                way.append(passed)
+                self._settle_all(partition, passed)
 
     def take_handed(self, records: Iterable[LogRecord], now_ms: int) -> None:
         """Take messages that the router gives to this neighbour: records of its delivery topic."""
@@ -230,10 +269,9 @@ class Outlet:
                 elif verdict is InletVerdict.DUPLICATE:  # it was returned, and is chosen for again
                     self._settle_all(HANDED, sent)
             if not publishes:
-                if way:
-                    way[-1].end = record.offset + 1
-                else:
-                    self._settle(HANDED, record.offset + 1, 0)
+                passed = _Sent(record.offset + 1, 0)
+                way.append(passed)
+                self._settle_all(HANDED, passed)
 
     def sent(self, packet_id: int) -> Publish | None:
         """Return a message that is not acknowledged."""
@@ -304,11 +342,14 @@ class Outlet:
 
     def _settle_all(self, partition: int, sent: _Sent) -> None:
         """Move the cursor of a partition when all before something is acknowledged."""
-        sent.is_settled = True
+        if sent.is_settled:
+            return
         way = self._ways[partition]
-        while way and way[0].is_settled:
-            one = way.popleft()
-            self._settle(partition, one.end, one.clock)
+        way.settle(sent, self._left_at.get(partition, -1))
+        while way.first.is_settled:
+            first = way.first
+            way.remove(first)
+            self._settle(partition, first.end, first.clock)
 
     def _settle(self, partition: int, end: int, clock: int) -> None:
         if partition == HANDED:

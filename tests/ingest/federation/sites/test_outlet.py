@@ -1,5 +1,7 @@
 """What a neighbour gets of a log, and how far its cursor is."""
 
+import gc
+import tracemalloc
 from collections.abc import Mapping
 from random import Random
 from typing import Any
@@ -181,37 +183,81 @@ def test_no_more_than_the_window_is_unacknowledged() -> None:
 @given(st.randoms(use_true_random=False))
 def test_the_cursor_stands_before_the_first_that_is_not_acknowledged(random: Random) -> None:
     position = LinkPosition({0: 0, 1: 0})
-    made = outlet(position, window=random.randint(1, 8))
+    made = outlet(
+        position,
+        window=random.randint(1, 8),
+        limits={StreamKey(THIRD, 1, one): 5 for one in (0, 1)},
+    )
     unacknowledged: dict[int, tuple[int, int]] = {}
     wanted = {0: set[int](), 1: set[int]()}
     ends = {0: 0, 1: 0}
+    left: dict[int, int] = {}
+
+    def send() -> None:
+        for publish in made.ready():
+            at = publish.payload.decode().split("/")
+            unacknowledged[publish.packet_id] = (int(at[0]), int(at[1]))
+
+    def acknowledge(packet_id: int) -> None:
+        made.acknowledge(packet_id)
+        partition, offset = unacknowledged.pop(packet_id)
+        wanted[partition].remove(offset)
+        check()
+
+    def check() -> None:
+        for one, end in ends.items():
+            ahead = min(wanted[one], default=end)
+            assert made.ahead[one] == ahead
+            assert position.cursor[one] == min(ahead, left.get(one, end))
+
     for _ in range(60):
         partition = random.randint(0, 1)
         offset = ends[partition]
         ends[partition] += 1
-        is_wanted = random.random() < 0.6
-        if is_wanted:
-            wanted[partition].add(offset)
-        topic = "f/x" if is_wanted else "private"
-        made.take([record(offset, topic, partition=partition)], NOW_MS)
-        for publish in made.ready():
-            message = of_publish(publish, prefix="federator").message
-            unacknowledged[publish.packet_id] = (message.partition, message.sequence - 1)
+        kind = random.random()
+        if kind < 0.1:  # above the limit
+            found = stream_record(offset, partition, offset + 6)
+            left.setdefault(partition, offset)
+        else:
+            found = record(offset, "f/x" if kind < 0.6 else "private")
+            if kind < 0.6:
+                wanted[partition].add(offset)
+        payload = f"{partition}/{offset}".encode()
+        made.take([found._replace(partition=partition, value=payload)], NOW_MS)
+        check()
+        send()
         for packet_id in random.sample(
             sorted(unacknowledged), random.randint(0, len(unacknowledged))
         ):
-            made.acknowledge(packet_id)
-            at, number = unacknowledged.pop(packet_id)
-            wanted[at].discard(number)
-        for one, end in ends.items():
-            assert position.cursor[one] <= min(wanted[one], default=end)
+            acknowledge(packet_id)
     while unacknowledged or made.waiting:
         for packet_id in list(unacknowledged):
-            made.acknowledge(packet_id)
-            del unacknowledged[packet_id]
-        for publish in made.ready():
-            unacknowledged[publish.packet_id] = (0, 0)
-    assert position.cursor == ends
+            acknowledge(packet_id)
+        send()
+
+
+def test_nothing_is_kept_of_messages_acknowledged_behind_one_that_is_held() -> None:
+    position = LinkPosition({0: 0})
+    made = outlet(position)
+    (held,) = sent(made, record(0))
+
+    def pass_by(begin: int) -> None:
+        for offset in range(begin, begin + 2_000, 2):
+            (publish,) = sent(made, record(offset), record(offset + 1, "private"))
+            made.acknowledge(publish.packet_id)
+
+    pass_by(1)  # what is made once is made
+    tracemalloc.start()
+    try:
+        pass_by(2_001)
+        gc.collect()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 20_000, "bytes for 1,000 messages"
+    assert (made.waiting, position.cursor) == (1, {0: 0})
+    made.acknowledge(held.packet_id)
+    assert position.cursor == {0: 4_001}
 
 
 def test_an_acknowledgement_that_nobody_waits_for_changes_nothing() -> None:
