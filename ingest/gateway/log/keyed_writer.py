@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from mqlake.errors import LogError
@@ -44,6 +45,8 @@ class KeyedWriter:
         self._last_number = 0
         # Key -> number of its last record that the log has not confirmed.
         self._pending: dict[bytes, int] = {}
+        # Key -> who waits for a record of it, by number or later.
+        self._waiting: dict[bytes, deque[tuple[int, Callable[[], None]]]] = {}
         self._ending = ending
 
     @property
@@ -69,8 +72,11 @@ class KeyedWriter:
         self._last_number = number = self._last_number + 1
 
         def report(_partition: int, _offset: int, error: LogError | None) -> None:
-            if error is None and self._pending.get(key) == number:
-                del self._pending[key]
+            if error is None:
+                if self._pending.get(key) == number:
+                    del self._pending[key]
+                if self._waiting:
+                    self._tell(key, number)
             if on_saved is not None:
                 self._run_report(lambda: on_saved(error))
 
@@ -78,10 +84,25 @@ class KeyedWriter:
         self._pending[key] = number
 
     def append_until_taken(
-        self, key: bytes, value: bytes | None, headers: Headers, partition: int
-    ) -> None:
-        """Append a record that no part waits for and that must not be missing."""
+        self,
+        key: bytes,
+        value: bytes | None,
+        headers: Headers,
+        partition: int,
+        on_taken: Callable[[], None] | None = None,
+    ) -> bool:
+        """Append a record that must not be missing; return False if the log refuses it for good.
+
+        Args:
+            key: Its key.
+            value: Its value.
+            headers: Its headers.
+            partition: Its partition.
+            on_taken: Called when the log has it, or a later one under its key.
+        """
         number = self._last_number
+        if on_taken is not None:
+            self._wait(key, number + 1, on_taken)
 
         def report(error: LogError | None) -> None:
             # One that failed comes again only while nothing newer has been written under its key.
@@ -101,3 +122,23 @@ class KeyedWriter:
         except LogError as error:
             fields = {"log_topic": self._log_topic, "reason": str(error)}
             logger.error("record not written", extra={"fields": fields})
+            return False
+        return True
+
+    def when_taken(self, key: bytes, on_taken: Callable[[], None]) -> None:
+        """Call back when the log has the last record of a key."""
+        number = self._pending.get(key)
+        if number is None:
+            self._run_report(on_taken)
+        else:
+            self._wait(key, number, on_taken)
+
+    def _wait(self, key: bytes, number: int, on_taken: Callable[[], None]) -> None:
+        self._waiting.setdefault(key, deque()).append((number, on_taken))
+
+    def _tell(self, key: bytes, number: int) -> None:
+        waiting = self._waiting.get(key)
+        while waiting and waiting[0][0] <= number:
+            self._run_report(waiting.popleft()[1])
+        if waiting is not None and not waiting:
+            del self._waiting[key]

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class GroupMember(Protocol):
     """A session that outlives its connection. Implemented by `ClientSession`."""
 
-    def save_member(self) -> None:
-        """Write its messages in flight of share groups."""
+    def save_member(self, on_saved: Callable[[], None]) -> None:
+        """Write its messages in flight of share groups; call back when the log has them."""
         ...
 
     def fall_behind(self, partition: int, offset: int) -> bool:
@@ -40,7 +40,7 @@ class SavedGroups(Protocol):
     ) -> None:
         """Call back, in the order of the calls, when the log has a membership's present state.
 
-        The member's messages in flight are written before that.
+        The log has the member's messages in flight before that.
         """
         ...
 

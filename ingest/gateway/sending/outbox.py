@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from ingest.gateway.base.outbound import LOCAL
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from ingest.gateway.sending.sender_context import OutgoingMessage
     from ingest.gateway.settings.gateway import GatewaySettings
@@ -49,8 +49,8 @@ class Outbox:
         self.messages = messages
         # Packet identifiers, in their order, of QoS 2 messages of which the shard of their share
         # group need not know yet that they are this client's: the progress does not tell of them.
-        # True: the next record in that shard stands behind the one that tells it, or none does, as
-        # the session ends with its connection. Made when first needed: most sessions share nothing.
+        # True: the log has the record that tells it, or none does, as the session ends with its
+        # connection. Made when first needed: most sessions share nothing.
         self._giving: dict[int, bool] | None = None
 
     @property
@@ -105,11 +105,10 @@ class Outbox:
         assert self._giving is not None
         self._giving.pop(packet_id, None)
 
-    def member_saved(self) -> None:
-        """Note that the client's messages in flight of share groups were written."""
+    def member_saved(self, packet_ids: Iterable[int]) -> None:
+        """Note that the log has of messages in the client's record that they are its."""
         giving = self._giving or {}
-        for packet_id in giving:
-            giving[packet_id] = True
+        giving.update((one, True) for one in packet_ids if one in giving)
 
     def exchanges(self) -> Iterator[Exchange[OutgoingMessage]]:
         """Yield messages in flight, in the order of the first sending."""

@@ -539,10 +539,17 @@ class ClientSession:
             self.sender.maybe_sent = None
         return progress
 
-    def save_member(self) -> None:
-        """Write of which share groups it is a member, and its messages in flight of them."""
+    def save_member(self, on_saved: Callable[[], None] | None = None) -> None:
+        """Write of which share groups it is a member, and its messages in flight of them.
+
+        Args:
+            on_saved: Called when the log has them.
+        """
         if self.is_coming_back:
-            return  # its messages in flight are in the log already, and not here yet
+            # Its messages in flight are in the log already, and not here yet.
+            if on_saved is not None:
+                on_saved()
+            return
         assert self.epoch is not None
         known = self.known_packet_id
         records = {one: MemberRecord(known_packet_id=known) for one in self.shared_filters()}
@@ -551,8 +558,16 @@ class ClientSession:
             if record is not None and one.message is not None:
                 record.in_flight.append(one.message.position)
                 record.packet_ids.append(one.packet_id)
-        self._context.share_log.save_member(self.key, self.epoch, records)
-        self.sender.outbox.member_saved()
+        giving = tuple(self.sender.outbox.giving)
+        saved = partial(self._member_saved, giving, on_saved) if giving or on_saved else None
+        self._context.share_log.save_member(self.key, self.epoch, records, saved)
+
+    def _member_saved(
+        self, giving: tuple[int, ...], on_saved: Callable[[], None] | None = None
+    ) -> None:
+        self.sender.outbox.member_saved(giving)
+        if on_saved is not None:
+            on_saved()
 
     def snapshot(self) -> ProgressRecord:
         """Return how far the session has come."""

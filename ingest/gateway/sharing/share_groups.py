@@ -279,7 +279,7 @@ class ShareGroups:
     ) -> None:
         """Call back, in the order of the calls, when the log has a membership's present state.
 
-        The member's messages in flight are written before that.
+        The log has the member's messages in flight before that.
         """
         membership = self.memberships.get(GroupKey(tenant, shared_filter))
         self._saver.after_saved(membership, proceed, member)

@@ -117,17 +117,44 @@ class ShareLog:
             partition=group_shard(record.group, self.shards),
         )
 
-    def save_member(self, key: Key, epoch: int, records: Mapping[str, MemberRecord]) -> None:
+    def save_member(
+        self,
+        key: Key,
+        epoch: int,
+        records: Mapping[str, MemberRecord],
+        on_saved: Callable[[], None] | None = None,
+    ) -> None:
         """Write of which groups a session is a member, and its messages in flight of each.
 
-        Records of a membership after that can rely on it.
+        Args:
+            key: Key of the session.
+            epoch: Epoch under which it is held.
+            records: By shared subscription.
+            on_saved: Called when the log has them, or later ones.
         """
-        before = self._written.get(key, {})
+        before, left = self._written.get(key, {}), len(records)
+        written = {one: record for one, record in before.items() if one in records}
+
+        def taken() -> None:
+            nonlocal left
+            left -= 1
+            if not left and on_saved is not None:
+                on_saved()
+
+        on_taken = None if on_saved is None else taken
         for topic_filter, record in records.items():
             if before.get(topic_filter) != record:
-                self._append_member(key, topic_filter, epoch, encode_member(record))
+                value = encode_member(record)
+                if self._append_member(key, topic_filter, epoch, value, on_taken):
+                    written[topic_filter] = record
+            elif on_taken is not None:
+                tenant, client_id = key
+                group = GroupKey(tenant, topic_filter)
+                self._records.when_taken(member_key(group, client_id), on_taken)
         self._forget(key, before.keys() - records.keys(), epoch)
-        self._written[key] = dict(records)
+        self._written[key] = written
+        if not records and on_saved is not None:
+            on_saved()
 
     def let_go(self, key: Key) -> None:
         """Note that another gateway may write of which groups a session is a member."""
@@ -143,12 +170,21 @@ class ShareLog:
         for topic_filter in shared_filters:
             self._append_member(key, topic_filter, epoch, None)
 
-    def _append_member(self, key: Key, topic_filter: str, epoch: int, value: bytes | None) -> None:
+    def _append_member(
+        self,
+        key: Key,
+        topic_filter: str,
+        epoch: int,
+        value: bytes | None,
+        on_taken: Callable[[], None] | None = None,
+    ) -> bool:
         tenant, client_id = key
         group = GroupKey(tenant, topic_filter)
         headers = stamp_headers(self._me.incarnation, epoch)
         shard = group_shard(group, self.shards)
-        self._records.append_until_taken(member_key(group, client_id), value, headers, shard)
+        return self._records.append_until_taken(
+            member_key(group, client_id), value, headers, shard, on_taken
+        )
 
     async def until_it_counts(self) -> None:
         """Wait until it is known that the memberships of this gateway are its own."""

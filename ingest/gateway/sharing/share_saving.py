@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from mqlake.errors import LogError
@@ -29,7 +30,7 @@ class _Urgent:
 
     memberships: dict[ShareMembership, None] = field(default_factory=dict)
     members: dict[GroupMember, None] = field(default_factory=dict)
-    """Sessions whose records stand before those."""
+    """Sessions whose records the log has before those."""
     waiting: list[Callable[[], None]] = field(default_factory=list)
     left: int | None = None
     """How many records are on their way; None before they are written."""
@@ -99,7 +100,8 @@ class MembershipSaver:
     ) -> None:
         """Call back, in the order of the calls, when the log has a membership's present state.
 
-        A member's record that is written before that membership's is in the log when that is.
+        A membership's record no longer has what a member was given. So the log has the member's
+        before: one of the two may time out, and nobody knows then whether it is there.
         """
         if not self._urgent or self._urgent[-1].left is not None:
             self._urgent.append(_Urgent())
@@ -113,9 +115,17 @@ class MembershipSaver:
 
     def _save_urgent(self) -> None:
         urgent = self._urgent[-1]
-        urgent.left = len(urgent.memberships)
+        urgent.left = len(urgent.members) + 1
         for member in urgent.members:
-            member.save_member()
+            member.save_member(partial(self._member_saved, urgent))
+        self._member_saved(urgent)
+
+    def _member_saved(self, urgent: _Urgent) -> None:
+        assert urgent.left is not None
+        urgent.left -= 1
+        if urgent.left:
+            return
+        urgent.left = len(urgent.memberships)
         for membership in urgent.memberships:
             self._save_until_taken(membership, urgent)
         self._proceed()

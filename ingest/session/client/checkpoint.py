@@ -13,7 +13,8 @@ packet leaves when the log has the state that it tells of:
 - A *QoS 2 packet* (`SaveQueue`) leaves when the step before it is in the progress: no exchange is
   begun again that the client has finished, none is thought finished that it has not seen. Of a
   share group, the group's shard names the message's client before that: by the member's record, and
-  behind it the membership's without the message. A crash before the progress leaves it to others.
+  when the log has that one by the membership's without the message. A crash before the progress
+  leaves it to others.
 - *Release*: the session's last record is the one that lets others have it, so it is the last.
 - *End*: a session ends with its own tombstone, the last: while it stands, so do its parts.
 - *Marks* move the cursor of every session whose last record says that it has nothing on its way,
