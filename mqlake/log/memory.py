@@ -385,6 +385,11 @@ class MemoryLogReader:
         self._paused = False
         self._scheduled = False
 
+    @property
+    def positions(self) -> dict[int, int]:
+        """Return partition -> the first offset that was not handed over."""
+        return dict(self._next)
+
     async def start(
         self,
         log_topic: str,

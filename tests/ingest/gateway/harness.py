@@ -639,6 +639,7 @@ class Harness:
     task: asyncio.Task[None]
     host: FakeHost
     spare: MemoryLogWriter
+    readers: list[MemoryLogReader]
 
     @property
     def counters(self) -> Any:
@@ -774,7 +775,13 @@ async def running_gateway(
     )
     ranges = MemoryRangeReader(log)
     spare = MemoryLogWriter(log)
-    access = LogAccess(writer, lambda: MemoryLogReader(log), ranges, spare)
+    readers: list[MemoryLogReader] = []
+
+    def open_reader() -> MemoryLogReader:
+        readers.append(MemoryLogReader(log))
+        return readers[-1]
+
+    access = LogAccess(writer, open_reader, ranges, spare)
     if clock is not None:
         log.now_ms = clock.now_ms
     host = FakeHost()
@@ -804,7 +811,7 @@ async def running_gateway(
         )
         if task.done():
             task.result()
-        yield Harness(log, router, writer, gateway, process, port, stop, task, host, spare)
+        yield Harness(log, router, writer, gateway, process, port, stop, task, host, spare, readers)
     finally:
         log.release_reports()
         stop.set()

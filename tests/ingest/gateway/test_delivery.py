@@ -1,13 +1,16 @@
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from ingest.gateway.process.control import Control
 from ingest.protocol.packets import Publish
 from mqlake.log.growth import MOST_PARTITIONS
 from mqlake.records.messages import ROUTES, Barrier, LogRecord, barrier_key, mqtt_header
 from tests.ingest.gateway.harness import (
     PARTITIONS,
     Client,
+    Harness,
     MemoryRouter,
     new_log,
     running_gateway,
@@ -250,16 +253,20 @@ async def test_messages_wait_for_an_absent_router() -> None:
         assert len(harness.inbound()) == 10
 
 
-async def test_deliveries_behind_the_last_answer_of_owners_are_handed_over() -> None:
+async def test_deliveries_behind_the_last_answer_of_owners_are_handed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A gateway was cut off; the record that ends its waiting comes in the middle of a batch."""
+    harness: Harness
+    monkeypatch.setattr(Control, "process", lambda *_: harness.gateway.renewal.confirmed())
     async with running_gateway() as harness:
         client = await Client.connect(harness.port, "alice")
         await client.subscribe("#", 0)
         await harness.delivered()
         gateway = harness.gateway
-        gateway.lease._is_confirmed = False
+        with patch.object(gateway.lease.clock, "monotonic", lambda: float("inf")):
+            assert gateway.lease.is_lost()
         delivery = gateway.delivery
-        delivery._on_control = lambda _action, _value: gateway.renewal.confirmed()
         keys = [b"default/before", b"\0control/confirm", b"default/behind"]
         delivery.receive_records(
             [

@@ -1,11 +1,13 @@
 """How far sessions have come reaches the log soon, in order, and before whatever relies on it."""
 
 import asyncio
+from unittest.mock import patch
 
 import pytest
 
 from ingest.gateway.base.ending import Ending
 from ingest.gateway.log.lease import Lease
+from ingest.gateway.sending import progress
 from ingest.gateway.sending.progress import (
     MAX_REST_SECONDS,
     MAX_SAVES_UNDER_WAY,
@@ -40,10 +42,11 @@ class Steps:
         lease = Lease(ManualClock(), 10, lambda: None)
         ending = Ending(asyncio.Event(), MemoryLogReader(self.log))
         self.session_log = SessionLog(writer, Run("gateway-1", "1"), lease, ending, 1)
-        self.saver = ProgressSaver(
-            self.session_log, asyncio.get_running_loop(), max_repeated_messages=MAX_REPEATED
-        )
-        self.saver._rest_seconds = MAX_REST_SECONDS  # so that a slow machine does not end it
+        # So that a slow machine does not end the rest.
+        with patch.object(progress, "MIN_REST_SECONDS", MAX_REST_SECONDS):
+            self.saver = ProgressSaver(
+                self.session_log, asyncio.get_running_loop(), max_repeated_messages=MAX_REPEATED
+            )
         self.cursor = 0
         self.done: list[str] = []
         self.progress = SessionProgress(

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from itertools import chain
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,12 @@ from ingest.protocol.packets import (
 )
 from ingest.protocol.reason_codes import DisconnectReasonCode, SubackReasonCode
 from ingest.session.groups.share_acts import KEPT
-from ingest.session.groups.share_records import MembershipRecord, MembershipState
+from ingest.session.groups.share_records import (
+    MembershipRecord,
+    MembershipState,
+    decode_membership,
+    decode_membership_key,
+)
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
 from mqlake.log.contract import LogRangeReader, Missing
@@ -52,12 +58,14 @@ from mqlake.records.messages import (
     mqtt_header,
     route_key,
 )
+from mqlake.records.shards import MEMBERSHIP
 from mqlake.records.versions import HEADER_MQTT
 from tests.ingest.gateway.harness import (
     DEADLINE_SECONDS,
     PARTITIONS,
     Client,
     Harness,
+    doubt_owners,
     running_gateway,
     turns,
     until,
@@ -168,10 +176,13 @@ async def take_all(sent: list[bytes], found: list[bytes], *clients: Client) -> N
 
 
 def memberships(harness: Harness) -> list[MembershipRecord]:
-    """Return the memberships of the groups in the shards that a gateway reads."""
-    shards = harness.gateway.shards._followed.values()
-    tables = [one.shard.groups.table for one in shards]
-    return [one for table in tables for group in table.groups() for one in table.memberships(group)]
+    """Return the memberships of the groups as the log has them."""
+    last = {(one.key or b"").decode(): one.value for one in harness.log.records(SESSIONS)}
+    return [
+        decode_membership(*decode_membership_key(key.removeprefix(f"{MEMBERSHIP}/")), value)
+        for key, value in last.items()
+        if value is not None and key.startswith(f"{MEMBERSHIP}/")
+    ]
 
 
 async def is_standing(harness: Harness) -> None:
@@ -581,13 +592,11 @@ async def test_random_reaches_everybody() -> None:
 
 
 @contextlib.contextmanager
-def standing_still(harness: Harness, clock: ManualClock) -> Iterator[None]:
+def standing_still(harness: Harness) -> Iterator[None]:
     """Have a gateway neither speak nor read, as a stopped process."""
-    peers = harness.gateway.peers
-    with reading_nothing(harness):
-        peers._spoke_at = clock.monotonic() + 3600
+    with reading_nothing(harness), pytest.MonkeyPatch.context() as unheard:
+        unheard.setattr(harness.gateway.peers, "send_heartbeat", lambda _: None)
         yield
-        peers._spoke_at = 0
 
 
 @pytest.mark.parametrize("known_first", ["sessions", "memberships"])
@@ -605,7 +614,7 @@ async def test_a_gateway_taken_for_dead_begins_anew_and_doubles_nothing(known_fi
         go_on: list[Callable[[], None]] = []
         if known_first == "memberships":
             hold_back_sessions(first, go_on)
-        with standing_still(first, clock):
+        with standing_still(first):
             for _ in range(4):  # until the shards of the stopped gateway are the other's
                 await seconds_pass(clock, second)
             sent += await publish(second, 30, first=20)
@@ -652,7 +661,7 @@ async def test_a_withdrawn_route_comes_back_only_with_a_part() -> None:
         await until(lambda: all(one.state is MembershipState.LIVE for one in memberships(second)))
         go_on: list[Callable[[], None]] = []
         hold_back_sessions(first, go_on)
-        with standing_still(first, clock):
+        with standing_still(first):
             for _ in range(13):
                 await seconds_pass(clock, second)
             await until(lambda: routes_of(first)[-1] is None)
@@ -683,7 +692,7 @@ async def test_an_answer_from_before_a_second_silence_opens_nothing(
         [membership] = groups.memberships.values()
         await until(lambda: membership.is_written)  # else there is nothing to ask for
         with monkeypatch.context() as unasked:
-            unasked.setattr(groups._saver, "save", lambda _membership: True)
+            unasked.setattr(first.gateway.share_log, "save_membership", lambda *_: None)
             groups.suspend()
             sent = await publish(second, 20)
             await first.delivered()
@@ -866,7 +875,8 @@ async def test_what_a_session_knows_and_the_shard_of_its_group_does_not_goes_to_
         await first.delivered()
         found = [one.payload for one in await take(victim)]
         await first.saved()
-        monkeypatch.setattr(first.gateway.share_log._records, "append", lambda *_: None)
+        for name in ("save_membership", "save_member"):
+            monkeypatch.setattr(first.gateway.share_log, name, lambda *_: None)
         monkeypatch.setattr(first.gateway.session_log, "save_marks", lambda *_: None)
         sent += await publish(second, 20, 2, first=20)
         await first.delivered()
@@ -926,7 +936,7 @@ async def test_a_part_holds_what_the_shard_does_not_know_to_be_a_members(
     async with two_gateways() as (first, second):
         await member(first, "a", 2, kept=True)
         groups = first.gateway.share_groups
-        monkeypatch.setattr(groups._saver, "after_saved", lambda *_: None)
+        monkeypatch.setattr(groups, "after_saved", lambda *_: None)
         monkeypatch.setattr(SessionProgress, "touch", lambda _: None)
         await publish(second, 5, 2)
         await first.delivered()
@@ -945,9 +955,9 @@ async def test_qos_2_that_a_client_was_not_sent_goes_to_others_when_its_session_
 ) -> None:
     async with two_gateways() as (first, second):
         client, other = await member(first, "a", 2, kept=kept), await member(second, "b", 2)
-        saver, held = first.gateway.share_groups._saver, list[Callable[[], None]]()
+        groups, held = first.gateway.share_groups, list[Callable[[], None]]()
         with monkeypatch.context() as patch:
-            patch.setattr(saver, "after_saved", lambda _, go, __: held.append(go))
+            patch.setattr(groups, "after_saved", lambda _, __, go, ___: held.append(go))
             sent = await publish(second, 20, 2)
             await first.delivered()
             await client.disconnect(Disconnect(properties={"session_expiry_interval": 0}))
@@ -964,19 +974,26 @@ async def test_a_session_is_released_when_the_shard_of_its_group_knows_what_it_h
 ) -> None:
     async with two_gateways() as (first, second):
         client = await member(first, "a", 2, kept=True)
-        records = first.gateway.share_log._records
-        append, held = records.append, list[tuple[Any, ...]]()
-        monkeypatch.setattr(records, "append", lambda *arguments: held.append(arguments))
-        sent = await publish(second, 5, 2)
-        await first.delivered()
-        await client.disconnect()
-        sessions = first.gateway.sessions
-        await until(lambda: ("default", "a") in sessions._leaving)
-        await turns(20)
-        assert ("default", "a") in sessions._leaving
-        monkeypatch.setattr(records, "append", append)
-        for arguments in held:
-            append(*arguments)
+        share_log, held = first.gateway.share_log, list[Callable[[], None]]()
+        with monkeypatch.context() as patch:
+            save_membership, save_member = share_log.save_membership, share_log.save_member
+            patch.setattr(
+                share_log,
+                "save_membership",
+                lambda *args: held.append(partial(save_membership, *args)),
+            )
+            patch.setattr(
+                share_log, "save_member", lambda *args: held.append(partial(save_member, *args))
+            )
+            sent = await publish(second, 5, 2)
+            await first.delivered()
+            await client.disconnect()
+            sessions = first.gateway.sessions
+            await until(lambda: sessions.connected_count == 0)
+            await turns(20)
+            assert not sessions.is_idle
+        for proceed in held:
+            proceed()
         back = await member(second, "a", 2, kept=True)
         found: list[bytes] = []
         await take_all(sent, found, back)
@@ -1028,7 +1045,7 @@ async def test_a_gateway_that_lost_deliveries_gives_its_members_what_was_its_own
     """Others have theirs, and nobody has one twice."""
     async with two_gateways() as (first, second):
         late, other = await member(first, "a", 2), await member(second, "b", 2)
-        first.gateway.lease._is_sure = False
+        doubt_owners(first)
         first.gateway.renewal.tick = lambda: None  # type: ignore[method-assign]
         sent = await publish(second, 60, 2)
         await second.delivered()

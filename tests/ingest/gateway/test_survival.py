@@ -104,14 +104,12 @@ async def resume(harness: Harness, level: int = 5, **fields: object) -> tuple[Cl
 @contextlib.contextmanager
 def reading_nothing(harness: Harness) -> Iterator[None]:
     """Have a gateway read nothing of the log."""
-    gateway = harness.gateway
-    readers = [gateway.reader, gateway.peers._reader, gateway.shards._reader]
-    for reader in readers:
+    for reader in harness.readers:
         reader.pause()
     try:
         yield
     finally:
-        for reader in readers:
+        for reader in harness.readers:
             reader.resume()
 
 

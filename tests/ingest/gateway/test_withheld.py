@@ -8,6 +8,7 @@ import pytest
 from ingest.gateway.base.drops import DropReason
 from ingest.gateway.log import withheld
 from ingest.gateway.log.withheld import Withheld
+from ingest.gateway.process.control import Control
 from ingest.protocol.packets import Pingreq, Pingresp, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from mqlake.records.messages import CONTROL_KEY_PREFIX, INBOUND, LogRecord, delivery_topic
 from tests.ingest.gateway.harness import (
@@ -102,11 +103,14 @@ async def test_all_that_came_meanwhile_is_handed_over_in_order_and_once(count: i
         assert not harness.task.done()
 
 
-async def test_a_control_record_behind_the_deliveries_settles_it() -> None:
+async def test_a_control_record_behind_the_deliveries_settles_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness: Harness
+    monkeypatch.setattr(Control, "process", lambda *_: settle(harness))
     async with running_gateway() as harness:
         client = await subscriber(harness)
         doubt(harness)
-        harness.gateway.delivery._on_control = lambda _action, _value: settle(harness)
         await publish(harness, range(5 * MOST))
         await harness_has_read(harness)
         harness.deliver(CONTROL_KEY_PREFIX + b"confirm", b"x", [])
@@ -115,12 +119,10 @@ async def test_a_control_record_behind_the_deliveries_settles_it() -> None:
 
 
 async def test_control_records_among_them_act_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    acted: list[bytes] = []
+    monkeypatch.setattr(Control, "process", lambda _self, _action, value: acted.append(value))
     async with running_gateway() as harness:
         client = await subscriber(harness)
-        acted: list[bytes] = []
-        monkeypatch.setattr(
-            harness.gateway.delivery, "_on_control", lambda _action, value: acted.append(value)
-        )
         doubt(harness)
         await publish(harness, range(2 * MOST))
         harness.deliver(CONTROL_KEY_PREFIX + b"confirm", b"once", [])
@@ -163,8 +165,7 @@ async def test_what_the_log_has_removed_meanwhile_comes_from_where_it_was_publis
         assert await client.payloads(2 * MOST + 3) == numbers(2 * MOST + 3)
         await client.expect_nothing()
         assert not harness.task.done()
-        counters = harness.counters
-        assert not any(getattr(counters, f"dropped_{one.value}") for one in DropReason)
+        assert not has_dropped(harness)
         await until(lambda: not len(harness.gateway.slow_clients))
         await publish(harness, range(3))  # live again
         assert await client.payloads(3) == numbers(3)
@@ -182,7 +183,8 @@ async def test_a_client_is_told_alone_of_what_is_nowhere_any_more() -> None:
             harness.log.remove_before(INBOUND, partition, entry.end)
         settle(harness)
         await until(lambda: harness.counters.dropped_unreadable)
-        assert {kind.client_id for kind in harness.gateway.drops._counts} == {"alice"}
+        await until(lambda: harness.events("message.dropped"))
+        assert {one["client_id"] for one in harness.events("message.dropped")} == {"alice"}
         assert not harness.task.done()
         await late.disconnect()
 
@@ -213,7 +215,7 @@ async def test_retained_messages_are_read_anew() -> None:
         await harness_has_read(harness)
         remove_deliveries(harness, 0)
         settle(harness)
-        await until(lambda: not harness.gateway.delivery._are_gone)
+        await until(lambda: harness.gateway.delivered.gone_at_ms is None)
         await until(lambda: harness.gateway.retained_shards.is_settled)
         client = await Client.connect(harness.port, "late")
         await client.subscribe("r", 1)
@@ -240,7 +242,7 @@ async def test_a_share_group_goes_on_in_order(left: int, qos: int) -> None:
         assert await take(client, 3) == numbers(3)
         assert await take(client, 0) == []
         assert not harness.task.done()
-        assert not harness.gateway.drops._counts
+        assert not has_dropped(harness)
 
 
 async def test_a_share_group_is_told_what_is_nowhere_any_more() -> None:
@@ -374,7 +376,12 @@ async def harness_has_read(harness: Harness) -> None:
 
     await until(lambda: messages() == inbound)
     reader: Any = harness.gateway.reader
-    await until(lambda: reader._next[0] == harness.log.partitions(topic)[0].end)
+    await until(lambda: reader.positions[0] == harness.log.partitions(topic)[0].end)
+
+
+def has_dropped(harness: Harness) -> bool:
+    counters = harness.counters
+    return any(getattr(counters, f"dropped_{one.value}") for one in DropReason)
 
 
 def doubt(harness: Harness) -> None:
