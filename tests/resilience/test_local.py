@@ -4,6 +4,7 @@ import asyncio
 import resource
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -280,16 +281,23 @@ pids = ["/bin/echo", '{"processes": []}']
 """
 
 
-def test_a_system_starts_when_the_parts_that_it_needs_are_up(tmp_path: Path) -> None:
+def test_a_system_starts_when_the_parts_that_it_needs_are_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = defined(tmp_path / "slow.toml", SLOW_PART)
-    listening = target._listening
+    connect = asyncio.open_connection
 
-    async def ask(part: str, address: tuple[str, int], seconds: float) -> None:
+    async def ask(*address: Any) -> Any:
         (target.folder / "asked").touch()
-        await listening(part, address, seconds)
+        return await connect(*address)
 
-    target._listening = ask  # type: ignore[method-assign, assignment]
+    monkeypatch.setattr(asyncio, "open_connection", ask)
     asyncio.run(use(target, lambda: asyncio.sleep(0)))
+
+
+def other_tasks() -> set[asyncio.Task[Any]]:
+    """Return what runs beside the test: the task that starts a part again which ends by itself."""
+    return asyncio.all_tasks() - {asyncio.current_task()}
 
 
 RESTARTS = """
@@ -310,17 +318,17 @@ def test_a_part_that_ends_by_itself_is_started_again_one_that_is_struck_is_not(
 ) -> None:
     target = defined(tmp_path / "restarts.toml", RESTARTS)
 
-    def is_known() -> bool:
+    async def is_known() -> bool:
         """Tell whether the target has the process that wrote the last line."""
         file = target.folder / "starts"
         pids = file.read_text().split() if file.exists() else []
-        return len(pids) == 2 and target._processes["engine"].pid == int(pids[-1])
+        return len(pids) == 2 and int(pids[-1]) in await target.pids()
 
     async def test() -> None:
         await until(is_known)
-        waits = target._restarts["engine"]
+        others = other_tasks()
         await target.kill("engine")
-        await waits
+        await asyncio.wait(others)
         assert starts(target) == 2
         await target.launch("engine")
         await until(lambda: starts(target) == 3)
@@ -332,26 +340,26 @@ def test_a_part_that_is_struck_while_it_is_started_again_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = defined(tmp_path / "restarts.toml", RESTARTS)
-    new_process = target._new_process
+    create = asyncio.create_subprocess_exec
     made: list[asyncio.subprocess.Process] = []
     is_struck = asyncio.Event()
 
-    async def slowly(part: str) -> asyncio.subprocess.Process:
-        made.append(await new_process(part))
+    async def slowly(*words: Any, **more: Any) -> asyncio.subprocess.Process:
+        made.append(await create(*words, **more))
         if len(made) == 2:
             await is_struck.wait()
         return made[-1]
 
-    monkeypatch.setattr(target, "_new_process", slowly)
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", slowly)
 
     async def test() -> None:
         await until(lambda: len(made) == 2)
-        waits = target._restarts["engine"]
+        others = other_tasks()
         await target.kill("engine")
         is_struck.set()
-        await waits
+        await asyncio.wait(others)
         assert made[1].returncode is not None
-        assert "engine" not in target._processes
+        assert await target.pids() == []
 
     asyncio.run(use(target, test))
 

@@ -136,7 +136,7 @@ async def test_who_is_cancelled_while_the_answer_comes_hears_of_it(
     async def resolve(*_: Any, **__: Any) -> Any:
         return await asyncio.wait_for(answer, 60)  # as dnspython waits for a datagram
 
-    monkeypatch.setattr(resolver._asked, "resolve", resolve)
+    monkeypatch.setattr("dns.asyncresolver.Resolver.resolve", resolve)
     asking = asyncio.create_task(resolver.ask("a.test", "A"))
     await asyncio.sleep(0)
     await asyncio.sleep(0)

@@ -62,7 +62,7 @@ def link_over(transport: object, subscriptions: Sequence[Subscription] = ()) -> 
             max_pause_seconds=1.0,
         ),
     )
-    link._transport = cast("asyncio.Transport", transport)
+    link.connection_made(cast("asyncio.Transport", transport))
     link.is_up = True
     return link
 

@@ -59,13 +59,14 @@ def forget_marks(patch: pytest.MonkeyPatch) -> None:
 
 def send_back(patch: pytest.MonkeyPatch) -> None:
     """A message goes back to where it came from, and duplicates are passed on."""
-    process = Federator._process_routed
+    step = Federator.step
 
     def pass_on_twice(self: Any, event: Any, now: float) -> None:
-        process(self, event, now)
-        self._pass_on(event.message, self.targets(event.message.topic))
+        step(self, event, now)
+        if isinstance(event, events.PassedOn):
+            self._pass_on(event.message, self.targets(event.message.topic))
 
-    patch.setitem(core._STEPS, events.PassedOn, pass_on_twice)
+    patch.setattr(Federator, "step", pass_on_twice)
 
 
 def only_upwards(patch: pytest.MonkeyPatch) -> None:

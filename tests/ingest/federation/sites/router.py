@@ -43,6 +43,12 @@ class Router:
         """By partition, where a barrier stood and up to which route it put in force."""
         self._in_force: dict[int, int] = defaultdict(lambda: -1)
 
+    @property
+    def in_force(self) -> int:
+        """The offset of the last route that messages of all partitions go by."""
+        partitions = range(len(self._log.partitions(INBOUND)))
+        return min(self._in_force[partition] for partition in partitions)
+
     def route(self) -> None:
         """Take all that the log has."""
         for partition in range(len(self._log.partitions(INBOUND))):

@@ -10,10 +10,19 @@ from typing import Any
 import pytest
 
 from ingest.federation.prefixes import Prefixes
+from ingest.federation.sites.interest.group_names import neighbour_of
 from ingest.federation.sites.interest.groups import SiteGroups
 from ingest.federation.sites.interest.interest import Interest, InterestEntry
 from ingest.federation.sites.interest.subscriptions import SiteSubscriptions
-from mqlake.records.messages import FLAG_UNSHARED, INBOUND, ROUTES, decode_barrier_key
+from mqlake.records.messages import (
+    FLAG_UNSHARED,
+    INBOUND,
+    ROUTES,
+    LogRecord,
+    Route,
+    decode_barrier_key,
+    decode_route_key,
+)
 from mqlake.records.versions import HEADER_MQTT
 from tests.ingest.federation.sites.harness import TURN_SECONDS, Site, are_linked, until
 
@@ -56,22 +65,32 @@ async def sites() -> AsyncIterator[Make]:
 
 def has_way(site: Site, group: str = GROUP) -> bool:
     """Tell whether the router of a site knows a way to members elsewhere."""
-    return group in _routes_of(site) and _are_in_force(site)
+    return group in _groups_with_ways(site) and _are_in_force(site)
 
 
 def has_no_way(site: Site, group: str = GROUP) -> bool:
     """Tell whether it knows none any more; while a change is on its way it may."""
-    return group not in _routes_of(site) and _are_in_force(site)
+    return group not in _groups_with_ways(site) and _are_in_force(site)
 
 
-def _routes_of(site: Site) -> set[str]:
-    assert site.service is not None
-    return {route.topic_filter for route in site.service.routes._routes}
+def _way_records(site: Site) -> dict[Route, LogRecord]:
+    """Return what the log says last of each way to a neighbour."""
+    last = {decode_route_key(one.key or b""): one for one in site.log.records(ROUTES)}
+    return {
+        route: one
+        for route, one in last.items()
+        if neighbour_of(site.number, route.gateway) is not None
+    }
+
+
+def _groups_with_ways(site: Site) -> set[str]:
+    return {
+        route.topic_filter for route, one in _way_records(site).items() if one.value is not None
+    }
 
 
 def _are_in_force(site: Site) -> bool:
-    assert site.service is not None
-    return not site.service.routes._unreported and not site.service.routes._unanswered
+    return all(one.offset <= site.router.in_force for one in _way_records(site).values())
 
 
 def ways(site: Site) -> set[int]:

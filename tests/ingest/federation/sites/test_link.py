@@ -1,11 +1,13 @@
 """What a link holds back for its rate goes on; a log that grows is read in the order of topics."""
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from ingest.federation.settings import FederationSettings, NeighborSettings
 from ingest.federation.sites.links.link import LinkContext, SiteLink
+from ingest.protocol.packets import Publish
 from mqlake.log.growth import Growth
 from mqlake.records.federation import LinkPosition
 
@@ -18,14 +20,15 @@ def anyio_backend() -> str:
 
 
 class SlowLoop:
-    """Between two looks at its clock ten seconds pass."""
+    """Once it is slow, ten seconds pass between two looks at its clock."""
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.is_slow = False
         self.due: list[Any] = []
 
     def time(self) -> float:
-        self.now += 10
+        self.now += 10 * self.is_slow
         return self.now
 
     def call_at(self, _when: float, action: Any) -> Any:
@@ -53,12 +56,15 @@ def a_link(position: LinkPosition, **settings: Any) -> SiteLink:
 
 
 async def test_a_rate_that_is_over_when_it_is_looked_at_holds_nothing_back() -> None:
-    link = a_link(LinkPosition({}), messages_in_per_second=1)
-    loop: Any = SlowLoop()
+    loop = SlowLoop()
+    with patch("asyncio.get_running_loop", lambda: loop):
+        link = a_link(LinkPosition({}), messages_in_per_second=1)
     connection: Any = Acknowledged()
-    link._loop, link.connection = loop, connection
-    link._durable.extend((packet_id, 1) for packet_id in range(1, 10))
-    link._acknowledge()
+    link.connection = connection
+    for packet_id in range(1, 10):
+        link.acknowledge(connection, Publish("f/1", b"", 1, packet_id=packet_id))
+    assert connection.packets == [1]
+    loop.is_slow = True
     while loop.due:
         loop.due.pop()()
     assert connection.packets == list(range(1, 10))

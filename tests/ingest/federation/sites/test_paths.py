@@ -94,8 +94,9 @@ async def test_a_message_comes_by_the_shortest_path_in_the_end(
     # By chance a message has come to b by way of c first: so it would stay.
     assert a.service is not None
     assert b.service is not None
-    b.service.taking.bodies._spare.add((a.number, a.number))
-    b.service.taking._tell(a.number, DeliveryWays(spare=(a.number,)))
+    b.service.taking.bodies.brought(c.number, a.number)
+    assert b.service.taking.bodies.repeated(a.number, a.number, 0.0)
+    a.service.links[b.number].direct(DeliveryWays(spare=(a.number,)))
     for number in range(1_000):
         await publish(a, [number], b, c)
         if offered(c, b):
