@@ -3,9 +3,10 @@
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ import pytest
 
 from ingest.gateway.clients.draining import Drain
 from ingest.gateway.history import gaps
+from ingest.gateway.history.catching_up import CatchingUp
+from ingest.gateway.history.gaps import Gap
 from ingest.gateway.lake.exchange import HistoryPage
 from ingest.gateway.sending.progress import SessionProgress
 from ingest.gateway.sharing import share_membership
@@ -40,7 +43,6 @@ from ingest.session.groups.share_records import (
 )
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
-from mqlake.log.contract import LogRangeReader, Missing
 from mqlake.log.memory import MemoryLog
 from mqlake.records.federation import FEDERATION
 from mqlake.records.messages import (
@@ -66,6 +68,7 @@ from tests.ingest.gateway.harness import (
     Client,
     Harness,
     doubt_owners,
+    new_log,
     running_gateway,
     turns,
     until,
@@ -1215,36 +1218,58 @@ class Table:
         ]
         return HistoryPage(found, {one: end for one, (_, end) in ranges.items()}, has_more=False)
 
+    async def retained(self, *_: object) -> dict[int, int]:
+        return {}
+
+    async def close(self) -> None: ...
+
 
 class Reads:
-    """Reads of `mqlake.inbound` for those that have missed something."""
+    """Reads for groups that have missed something; one goes on when its gate is open."""
 
-    def __init__(self, ranges: LogRangeReader) -> None:
-        self._ranges = ranges
-        self.count = 0
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sizes: list[int] = []
+        """For how many groups each was."""
+        self.fails_once = False
+        self.gate = asyncio.Event()
+        self.gate.set()
+        read = CatchingUp.read
 
-    async def read_range(self, *args: Any, **more: Any) -> list[Missing]:
-        self.count += 1
-        return await self._ranges.read_range(*args, **more)
+        async def go_on(catching_up: CatchingUp, absent: Sequence[Gap], taker: Any) -> None:
+            if all(isinstance(one.whom, ShareMembership) for one in absent):
+                gate = self.gate
+                self.sizes.append(len(absent))
+                await gate.wait()
+                if self.fails_once:
+                    self.fails_once = False
+                    raise LogError("nothing for 10 s", definite=True)
+            await read(catching_up, absent, taker)
+
+        monkeypatch.setattr(CatchingUp, "read", go_on)
+
+    def close_gate(self) -> Callable[[], None]:
+        """Have reads wait that begin from now on; return what lets them go on."""
+        self.gate = asyncio.Event()
+        return self.gate.set
 
 
 @contextlib.asynccontextmanager
 async def absent_groups(
     monkeypatch: pytest.MonkeyPatch, count: int, *, has_sites: bool = True
-) -> AsyncIterator[tuple[Harness, Table, Reads, Callable[[], Awaitable[list[Client]]]]]:
+) -> AsyncIterator[tuple[Harness, Table, Reads, Callable[..., Awaitable[list[Client]]]]]:
     """Have groups whose members have gone and that have missed messages, too many for the log.
 
-    The last value has the members come back.
+    The last value has the members come back, or some of them.
     """
     monkeypatch.setattr(gaps, "LONG_GAP_OFFSETS", 0)
-    async with running_gateway() as harness:
-        catching_up: Any = harness.gateway.histories._catching_up  # as the share groups have it
-        table = catching_up._lake = Table(harness.log)
-        reads = catching_up._reader = Reads(catching_up._reader)
+    log, reads = new_log(), Reads(monkeypatch)
+    table = Table(log)
+    monkeypatch.setattr("ingest.gateway.process.gateway.LakeReader", lambda _folder: table)
+    async with running_gateway(log=log, lake_dir=Path("replaced")) as harness:
 
-        async def come() -> list[Client]:
+        async def come(*numbers: int) -> list[Client]:
             clients = []
-            for number in range(count):
+            for number in numbers or range(count):
                 client = await Client.open(harness.port)
                 await client.handshake(f"kept-{number}", clean_start=False, properties=NEVER)
                 clients.append(client)
@@ -1264,9 +1289,11 @@ async def absent_groups(
         yield harness, table, reads, come
 
 
-def long_gaps(harness: Harness) -> Any:
-    """Return the line in which groups wait that have missed much: one of them reads for all."""
-    return harness.gateway.share_groups._reader._gaps._long
+async def want_to_read(harness: Harness, count: int) -> None:
+    """Wait until the memberships of so many groups wait for what they have missed."""
+    memberships = harness.gateway.share_groups.memberships
+    await until(lambda: sum(one.is_reading for one in memberships.values()) == count)
+    await turns(20)
 
 
 EVERYBODYS = [b"0", b"1", b"2", b"3", b"4"]
@@ -1282,37 +1309,43 @@ async def test_a_long_gap_of_a_group_is_read_from_the_log(monkeypatch: pytest.Mo
 
 async def test_what_many_groups_have_missed_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async with absent_groups(monkeypatch, 5) as (harness, table, reads, come):
-        missed = long_gaps(harness)
-        async with missed.reading:
-            clients = await come()
-            await until(lambda: len(missed.waiting) == 5)
+        go_on = reads.close_gate()
+        clients = await come()
+        await want_to_read(harness, 5)
+        go_on()
         for number, client in enumerate(clients):
             more = [] if number else [b"given 1"]
             assert sorted(await collect(5 + len(more), client)) == [*EVERYBODYS, *more]
             await client.expect_nothing()
-        assert reads.count == 1
+        assert reads.sizes == [1, 4]
         assert not table.asked
 
 
 async def test_a_short_gap_does_not_wait_for_a_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with absent_groups(monkeypatch, 1) as (harness, _, _, come):
-        missed = long_gaps(harness)
+    async with absent_groups(monkeypatch, 3) as (harness, _, reads, come):
+        go_on = reads.close_gate()
+        (slow,) = await come(1)
+        await until(lambda: reads.sizes == [1])
         monkeypatch.setattr(gaps, "LONG_GAP_OFFSETS", 1_000)
-        async with missed.reading:
-            (client,) = await come()
-            assert sorted(await collect(6, client)) == [*EVERYBODYS, b"given 1"]
+        reads.gate = asyncio.Event()
+        reads.gate.set()
+        (client,) = await come(2)
+        assert sorted(await collect(5, client)) == EVERYBODYS
+        await slow.expect_nothing()
+        go_on()
+        assert sorted(await collect(5, slow)) == EVERYBODYS
 
 
 async def test_groups_that_wait_behind_one_that_has_ended_are_read_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with absent_groups(monkeypatch, 2) as (harness, _, _, come):
-        missed = long_gaps(harness)
-        async with missed.reading:
-            first, second = await come()
-            await until(lambda: len(missed.waiting) == 2)
-            first.send(Disconnect(properties={"session_expiry_interval": 0}))
-            await first.expect_end()
+    async with absent_groups(monkeypatch, 2) as (harness, _, reads, come):
+        go_on = reads.close_gate()
+        first, second = await come()
+        await want_to_read(harness, 2)
+        first.send(Disconnect(properties={"session_expiry_interval": 0}))
+        await first.expect_end()
+        go_on()
         assert sorted(await collect(5, second)) == EVERYBODYS
 
 
@@ -1347,13 +1380,7 @@ async def test_without_other_sites_a_long_gap_is_read_from_the_table(
 
 async def test_a_gap_is_read_again_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async with absent_groups(monkeypatch, 2) as (_, _, reads, come):
-        read_range = reads.read_range
-
-        async def fail_once(*args: Any, **more: Any) -> list[Missing]:
-            monkeypatch.setattr(reads, "read_range", read_range)
-            raise LogError("nothing for 10 s", definite=True)
-
-        monkeypatch.setattr(reads, "read_range", fail_once)
+        reads.fails_once = True
         first, second = await come()
         assert sorted(await collect(6, first)) == [*EVERYBODYS, b"given 1"]
         assert sorted(await collect(5, second)) == EVERYBODYS

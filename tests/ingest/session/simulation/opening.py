@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tests.ingest.session.simulation.clients import Connection
     from tests.ingest.session.simulation.gateway import Process
 
-_LATER: Final = object()
+LATER: Final = object()
 _THE_PARTITION: Final = range(1)
 _PAGE: Final = 2
 """Records that are read at once for one that catches up."""
@@ -75,13 +75,13 @@ class Opening:
         return options.will_delay is not None or bool(options.expiry)
 
     def proceed(self, result: Any = None, error: LogError | None = None) -> None:
-        while result is not _LATER:
+        while result is not LATER:
             try:
                 effect = self.work.send(result) if error is None else self.work.throw(error)
             except StopIteration:
                 return
             error = None
-            result = _PERFORM[type(effect)](self, effect)
+            result = PERFORM[type(effect)](self, effect)
 
     # The effects
 
@@ -106,7 +106,7 @@ class Opening:
 
     def claim(self, _: ClaimSession) -> Any:
         self.process.claim(self)
-        return _LATER
+        return LATER
 
     def load(self, load: LoadSession) -> Any:
         grant, connection = load.grant, self.connection
@@ -134,7 +134,7 @@ class Opening:
 
     def hold(self, _: Hold) -> Any:
         self.process.once_counted(self.held)
-        return _LATER
+        return LATER
 
     def held(self) -> None:
         if not self.connection.is_closed:
@@ -150,7 +150,7 @@ class Opening:
 
     def save(self, _: Save) -> Any:
         self.write(self.saved)
-        return _LATER
+        return LATER
 
     def write(self, report: Callable[[LogError | None], None]) -> None:
         serving, progress = self.loaded, None
@@ -191,12 +191,12 @@ class Opening:
                 self.proceed([end])
 
         self.process.send_barrier(counted)
-        return _LATER
+        return LATER
 
     def catch_up(self, catch_up: CatchUp) -> Any:
         missed = Missed(list(self.cursor), list(catch_up.ends), UNBOUNDED)
         self.process.later(self.restore_exchanges, missed)
-        return _LATER
+        return LATER
 
     def restore_exchanges(self, missed: Missed) -> None:
         for one in [] if self.progress is None else self.progress.outgoing:
@@ -245,7 +245,7 @@ def _decoded(grant: Grant | None) -> Any:
     return decode_session(json.dumps(grant.session).encode())
 
 
-_PERFORM: Final[dict[type, Callable[[Opening, Any], Any]]] = {
+PERFORM: Final[dict[type, Callable[[Opening, Any], Any]]] = {
     ClaimSession: Opening.claim,
     LoadSession: Opening.load,
     Hold: Opening.hold,

@@ -216,7 +216,7 @@ def forget_that_there_was_a_session(patch: Patch) -> None:
     def say(self: Opening, _: Welcome) -> Any:
         return welcome(self, Welcome(not self.connection.options.clean))
 
-    patch.setitem(opening._PERFORM, Welcome, say)
+    patch.setitem(opening.PERFORM, Welcome, say)
 
 
 def settle_the_living(patch: Patch) -> None:
@@ -364,7 +364,7 @@ def claim_anew(patch: Patch) -> None:
 
 def welcome_unheld(patch: Patch) -> None:
     """CONNACK leaves by a full claim though others may have the session by now."""
-    patch.setitem(opening._PERFORM, Hold, lambda *_: None)
+    patch.setitem(opening.PERFORM, Hold, lambda *_: None)
 
 
 def tell_no_who_was_given(patch: Patch) -> None:
@@ -389,9 +389,9 @@ def catch_up_with_nothing(patch: Patch) -> None:
     def catch_up(self: Opening, _: CatchUp) -> Any:
         missed = Missed([self.process.inbound], [self.process.inbound], 0)
         self.process.later(self.restore_exchanges, missed)
-        return opening._LATER
+        return opening.LATER
 
-    patch.setitem(opening._PERFORM, CatchUp, catch_up)
+    patch.setitem(opening.PERFORM, CatchUp, catch_up)
 
 
 def forget_what_was_in_flight(patch: Patch) -> None:
@@ -448,7 +448,7 @@ def take_what_is_stored_for_nothing(patch: Patch) -> None:
     """A session that comes back goes live as if it had missed nothing."""
     load = Opening.load
     patch.setitem(
-        opening._PERFORM, LoadSession, lambda self, one: load(self, one)._replace(is_behind=False)
+        opening.PERFORM, LoadSession, lambda self, one: load(self, one)._replace(is_behind=False)
     )
 
 
