@@ -1322,7 +1322,7 @@ async def test_what_many_groups_have_missed_is_read_once(monkeypatch: pytest.Mon
 
 
 async def test_a_short_gap_does_not_wait_for_a_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with absent_groups(monkeypatch, 3) as (harness, _, reads, come):
+    async with absent_groups(monkeypatch, 3) as (_, _, reads, come):
         go_on = reads.close_gate()
         (slow,) = await come(1)
         await until(lambda: reads.sizes == [1])
