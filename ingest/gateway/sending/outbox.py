@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ingest.gateway.base.outbound import LOCAL
+from ingest.session.groups.share_records import MemberRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from ingest.gateway.sending.sender_context import OutgoingMessage
     from ingest.gateway.settings.gateway import GatewaySettings
@@ -105,10 +106,35 @@ class Outbox:
         assert self._giving is not None
         self._giving.pop(packet_id, None)
 
-    def member_saved(self, packet_ids: Iterable[int]) -> None:
-        """Note that the log has of messages in the client's record that they are its."""
-        giving = self._giving or {}
-        giving.update((one, True) for one in packet_ids if one in giving)
+    def member_records(
+        self, shared_filters: Iterable[str], known_packet_id: int | None
+    ) -> dict[str, MemberRecord]:
+        """Return by share group what the client has in flight of it."""
+        records = {one: MemberRecord(known_packet_id=known_packet_id) for one in shared_filters}
+        for one in self.messages.exchanges():
+            record = None if one.message is None else records.get(one.message.shared_filter)
+            if record is not None and one.message is not None:
+                record.in_flight.append(one.message.position)
+                record.packet_ids.append(one.packet_id)
+        return records
+
+    def when_member_saved(self, proceed: Callable[[], None] | None) -> Callable[[], None] | None:
+        """Return a callback for the time when the log has the client's present member records.
+
+        Args:
+            proceed: Called then, too.
+        """
+        written = tuple(self._giving or ())
+        if not written:
+            return proceed
+
+        def saved() -> None:
+            giving = self._giving or {}
+            giving.update((one, True) for one in written if one in giving)
+            if proceed is not None:
+                proceed()
+
+        return saved
 
     def exchanges(self) -> Iterator[Exchange[OutgoingMessage]]:
         """Yield messages in flight, in the order of the first sending."""

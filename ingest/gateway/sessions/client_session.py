@@ -14,7 +14,7 @@ from ingest.gateway.sessions.save_report import SaveReport
 from ingest.gateway.sessions.session_histories import SessionHistories
 from ingest.session.client.checkpoint import Before, CheckpointKind, write
 from ingest.session.client.incoming import IncomingMessages
-from ingest.session.groups.share_records import GroupKey, MemberRecord
+from ingest.session.groups.share_records import GroupKey
 from ingest.session.shard.subscription_records import SubscriptionRecords
 from ingest.session.states import IN_FORCE, OVER, ROUTED, SessionState, step
 from ingest.session.subscriptions import ClientSubscription
@@ -545,29 +545,14 @@ class ClientSession:
         Args:
             on_saved: Called when the log has them.
         """
-        if self.is_coming_back:
-            # Its messages in flight are in the log already, and not here yet.
-            if on_saved is not None:
-                on_saved()
-            return
-        assert self.epoch is not None
-        known = self.known_packet_id
-        records = {one: MemberRecord(known_packet_id=known) for one in self.shared_filters()}
-        for one in self.sender.outbox.exchanges():
-            record = None if one.message is None else records.get(one.message.shared_filter)
-            if record is not None and one.message is not None:
-                record.in_flight.append(one.message.position)
-                record.packet_ids.append(one.packet_id)
-        giving = tuple(self.sender.outbox.giving)
-        saved = partial(self._member_saved, giving, on_saved) if giving or on_saved else None
-        self._context.share_log.save_member(self.key, self.epoch, records, saved)
-
-    def _member_saved(
-        self, giving: tuple[int, ...], on_saved: Callable[[], None] | None = None
-    ) -> None:
-        self.sender.outbox.member_saved(giving)
-        if on_saved is not None:
-            on_saved()
+        if not self.is_coming_back:
+            assert self.epoch is not None
+            outbox = self.sender.outbox
+            records = outbox.member_records(self.shared_filters(), self.known_packet_id)
+            saved = outbox.when_member_saved(on_saved)
+            self._context.share_log.save_member(self.key, self.epoch, records, saved)
+        elif on_saved is not None:
+            on_saved()  # its messages in flight are in the log already, and not here yet
 
     def snapshot(self) -> ProgressRecord:
         """Return how far the session has come."""

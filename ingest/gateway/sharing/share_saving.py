@@ -101,7 +101,7 @@ class MembershipSaver:
         """Call back, in the order of the calls, when the log has a membership's present state.
 
         A membership's record no longer has what a member was given. So the log has the member's
-        before: one of the two may time out, and nobody knows then whether it is there.
+        record before: of two on their way the first may time out and the second may not.
         """
         if not self._urgent or self._urgent[-1].left is not None:
             self._urgent.append(_Urgent())

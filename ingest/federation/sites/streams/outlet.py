@@ -98,10 +98,10 @@ class _Sent:
 
 
 class _Way:
-    """What of a partition was sent and is not acknowledged, in its order.
+    """Unacknowledged messages of a partition, in its order.
 
-    What is acknowledged counts with that before it: nothing is kept of it, however much comes
-    behind one message that is held.
+    An acknowledged one counts with the one before it: nothing is kept of it, however many come
+    behind a message that is held.
     """
 
     def __init__(self) -> None:
@@ -123,11 +123,11 @@ class _Way:
         before.after, after.before = after, before
 
     def settle(self, sent: _Sent, left_at: int) -> None:
-        """Note an acknowledgement.
+        """Note that one is acknowledged.
 
         Args:
-            sent: Of this.
-            left_at: Where the cursor is to stop: an end before it and one behind do not merge.
+            sent: Message that is acknowledged.
+            left_at: The cursor is to stop there: an end before it and one behind do not merge.
         """
         sent.is_settled = True
         before = cast("_Sent", sent.before)
