@@ -25,7 +25,7 @@ from streaming.jvm.jars import PYSPARK_JARS
 _ARCHIVE: Final = "spark"
 """Name of the archive that all have: the one with most classes writes it."""
 _MAIN_CLASS: Final = "org.apache.spark.api.python.PythonGatewayServer"
-_START_TIMEOUT_SECONDS: Final = 300.0
+START_TIMEOUT_SECONDS: Final = 300.0
 """A JVM that ends is noticed at once, so this is for one that hangs. Where twenty-five programs
 want each core two minutes were too few, and each further try made them twenty-six."""
 _PR_SET_PDEATHSIG: Final = 1
@@ -148,7 +148,7 @@ def start_jvm(
             preexec_fn=die_with_parent,
         )
         try:
-            _await_file(connection, process)
+            await_start(connection, process)
         except BaseException:
             process.kill()
             process.wait()
@@ -162,14 +162,18 @@ def java_command(java: str, java_options: list[str], class_path: list[str]) -> l
     return [java, *MODULE_OPTIONS, *java_options, "-cp", os.pathsep.join(class_path)]
 
 
-def _await_file(path: Path, process: subprocess.Popen[bytes]) -> None:
-    """Wait until the JVM has written how it is reached; the file appears as a whole."""
-    deadline = time.monotonic() + _START_TIMEOUT_SECONDS
-    while not path.is_file():
+def await_start(connection: Path, process: subprocess.Popen[bytes]) -> None:
+    """Wait until a JVM has written how it is reached; the file appears as a whole.
+
+    Raises:
+        OperationalError: It has ended, or has not in `START_TIMEOUT_SECONDS`.
+    """
+    deadline = time.monotonic() + START_TIMEOUT_SECONDS
+    while not connection.is_file():
         if process.poll() is not None:
             raise OperationalError(f"java ended with exit code {process.returncode} at start")
         if time.monotonic() > deadline:
-            raise OperationalError(f"java did not start in {_START_TIMEOUT_SECONDS:.0f} s")
+            raise OperationalError(f"java did not start in {START_TIMEOUT_SECONDS:.0f} s")
         time.sleep(0.02)
 
 
