@@ -14,6 +14,7 @@ from typing import Any
 from ingest.gateway.settings.gateway import GatewaySettings
 from ingest.protocol.packets import Connack, Connect, Suback, Subscribe, Subscription
 from ingest.protocol.reason_codes import RETURN_CODE_OF_REASON, ConnackReasonCode
+from mqlake.records.audit import AUDIT_EVENT
 from mqlake.security.credentials import make_verifier, set_user
 from tests.ingest.gateway.harness import Client, Harness, running_gateway, until
 from tests.ingest.gateway.test_rights import OPEN
@@ -75,10 +76,15 @@ class Town:
     async def apply(self, rules: str) -> None:
         """Put rights in force; who is connected goes by them."""
         self.rights.write_text(rules)
-        authorizer = self.harness.gateway.authorizer
-        before = authorizer._rights
+        before = self.rights_reads()
         self.harness.gateway.reloading.begin()
-        await until(lambda: authorizer._rights is not before)
+        await until(lambda: self.rights_reads() > before)
+
+    def rights_reads(self) -> int:
+        """Return how often the audit says that the rights were read again."""
+        self.harness.gateway.context.events.flush()
+        audit = self.harness.events(AUDIT_EVENT)
+        return sum(one["target"] == str(self.rights) for one in audit)
 
 
 @asynccontextmanager

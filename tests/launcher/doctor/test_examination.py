@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from confluent_kafka import Producer
 
 from cli.system.doctor import command
+from ingest.balancer.control_plane import ControlPlane
 from launcher.doctor import access, clocks, machine, processes, rules, traffic
 from launcher.doctor.contract import Finding, Level, Patient
 from launcher.doctor.examination import CHECKS, examine, new_patient, worst
@@ -41,6 +42,7 @@ from tests.ingest.balancer.serving import served_plane
 from tests.ingest.gateway.harness import running_gateway
 from tests.mqlake.test_status import make_state
 from tests.pace import within
+from tests.waiting import until
 
 Look = Callable[[Patient], Iterator[Finding]]
 QUERY = {
@@ -582,6 +584,11 @@ def test_a_system_without_balancer_is_not_asked_for_one(tmp_path: Path) -> None:
     assert not any(found(traffic.look_at_balancer, patient(tmp_path)).values())
 
 
+def is_drained(plane: ControlPlane, node: str) -> bool:
+    """Tell whether proxies are to give a node no clients."""
+    return not any(one.takes_clients for one in plane.snapshot.nodes if one.name == node)
+
+
 def test_what_is_wrong_with_a_balancer_is_found(tmp_path: Path) -> None:
     port = free_ports(1)[0]
     one = patient(tmp_path, entrances=(f"mqtt://127.0.0.1:{port}",))
@@ -591,7 +598,7 @@ def test_what_is_wrong_with_a_balancer_is_found(tmp_path: Path) -> None:
     proxies = [{"name": "proxy-1", "runtime_api": str(tmp_path / "nowhere.sock")}]
     with served_plane(tmp_path, nodes=nodes, proxies=proxies, slots=2) as plane:
         plane.fleet.drain("b", is_draining=True)
-        plane._update()
+        asyncio.run(until(lambda: is_drained(plane, "b")))
         details = found(traffic.look_at_balancer, one)
     assert details[Level.ERROR][0].startswith("proxy proxy-1: ")
     assert details[Level.ERROR][-1].startswith(f"mqtt://127.0.0.1:{port}: ")
