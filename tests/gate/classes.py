@@ -14,6 +14,9 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 LAB: Final = ROOT / "tests" / "lab"
 """Tests of experiments: they run when a change concerns them, and in no gate."""
+_LANGUAGE: Final = ROOT / "tests" / "rules" / "language"
+"""Its tests share a Spark of their own, and a process can have one: the worker with systems has
+none, and least to run."""
 _MARK: Final = re.compile(r"pytest\.mark\.(programs|kafka|spark|system)\b")
 _TOOLS: Final = re.compile(r"pytest\.mark\.tools\b")
 _ASKS: Final = r"(?:def test_\w+|@pytest\.fixture.*\ndef \w+)\([^)]*"
@@ -72,7 +75,7 @@ def lane_of(file: Path) -> Lane | None:
             return Lane.SYSTEMS
         return Lane.ENGINES if _SHARED_ENGINE.search(_text(file)) else None
     if "spark" in marks:
-        return Lane.ENGINES
+        return Lane.SYSTEMS if _LANGUAGE in file.parents else Lane.ENGINES
     return Lane.BROKERS if "kafka" in marks else None
 
 

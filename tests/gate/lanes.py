@@ -1,10 +1,10 @@
 """Which worker runs what, and in which order.
 
-Three lanes begin together, one for each worker: all that uses the system that tests share; Spark's
-sessions and the engine that tests share; brokers, which wait more than they compute. Files in which
-all tests run a system of their own go to the end of the first two lanes, as their costs are: two
-systems bear each other on two processors, three do not. What has no lane is for whichever worker is
-free, file by file, the dearest first.
+Three lanes begin together, one for each worker: all that uses the system that tests share, and the
+Spark of the rules' language; other sessions of Spark and the engine that tests share; brokers,
+which wait more than they compute. Files in which all tests run a system of their own go to the end
+of the first two lanes, as their costs are: two systems bear each other on two processors, three do
+not. What has no lane is for whichever worker is free, file by file, the dearest first.
 """
 
 from collections import Counter

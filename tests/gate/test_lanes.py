@@ -25,6 +25,15 @@ def test_systems_of_their_own_are_in_the_lanes_that_have_systems() -> None:
     assert {lanes.of(file) for file in own} <= {Lane.SYSTEMS, Lane.ENGINES}
 
 
+def test_a_folder_with_a_spark_of_its_own_is_not_beside_another_spark() -> None:
+    """A process has one Java: the folder that comes second would end that of the first."""
+    lanes = {file: lane_of(file) for file in files_of_tests() if "rules" in file.parts}
+    assert {lane for file, lane in lanes.items() if file.parent.name == "language"} == {
+        None,
+        Lane.SYSTEMS,
+    }
+
+
 def test_what_starts_no_system_nor_shares_a_broker_has_no_lane() -> None:
     lanes = Lanes([])
     assert lanes.of(ROOT / "tests/ingest/balancer/test_shares.py") is None
