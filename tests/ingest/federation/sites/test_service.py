@@ -441,6 +441,8 @@ async def test_what_the_log_has_no_more_is_said(sites: Make) -> None:
     await until(lambda: b.have([b"3"]))
     assert b.payloads("f/x") == [b"2", b"3"]
     assert [link.gone for link in links(a)] == [1]
+    # It is in the log a moment after.
+    await until(lambda: "federation.records_gone" in [event for event, _, _ in a.events()])
     assert [event for event, _, _ in a.events()].count("federation.records_gone") == 1
 
 
