@@ -76,12 +76,12 @@ async def test_nothing_is_acknowledged_until_there_is_room(
         True,
         "1 of 1 neighbours there; held back as the log is full: 1",
     )
-    assert ("federation.link_held", 1, WHY) in other.events()
+    await until(lambda: ("federation.link_held", 1, WHY) in other.events())
     file.unlink()
     await until(lambda: other.payloads("f/a") == payloads)
     await until(lambda: one.service is not None and not one.service.links[2].waiting)
     assert (figures_of_link(other)["held"], figures_of_link(other)["held_because"]) == (0, "")
-    assert ("federation.link_resumed", 1, None) in other.events()
+    await until(lambda: ("federation.link_resumed", 1, None) in other.events())
 
 
 async def test_what_waited_comes_again_after_a_crash(
