@@ -1,7 +1,6 @@
 """What is forgotten of a resource ends the start."""
 
 from dataclasses import fields
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +8,7 @@ from fastapi import APIRouter
 
 from api import app
 from api.audit.states import check_states
+from api.routes import bans
 from api.wiring import dependencies
 from api.wiring.kept import Resource
 from api.wiring.resources import BANS, RESOURCES
@@ -26,11 +26,10 @@ def test_each_declaration_is_asked_for(name: str) -> None:
 
 
 def test_a_change_says_its_state(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    router = APIRouter()
+    router = APIRouter(routes=list(bans.router.routes))
     router.add_api_route("/boards", lambda: None, methods=["POST"])
     router.add_api_route("/boards/{id:segment}", lambda: None, methods=["PUT"])
-    module = SimpleNamespace(router=router)
-    monkeypatch.setattr(app, "_FOR_CALLERS", (*app._FOR_CALLERS, module))
+    monkeypatch.setattr(bans, "router", router)
     with pytest.raises(TypeError, match=r"says the state at \['/boards/\{id\}'\]"):
         app.create_app(api.services)
 

@@ -129,7 +129,7 @@ def test_a_reading_that_is_late_counts_as_a_delay(tmp_path: Path) -> None:
     assert figures.behind_ms("history") is None, "nobody knows"
 
 
-def test_of_a_query_that_is_far_behind_a_hundred_ends_are_known(tmp_path: Path) -> None:
+def test_of_a_query_that_is_far_behind_a_few_ends_are_known(tmp_path: Path) -> None:
     world = World()
     done = {"0": 0}
     world.watched = [watched("history", progress({INBOUND: done}), tmp_path)]
@@ -142,9 +142,7 @@ def test_of_a_query_that_is_far_behind_a_hundred_ends_are_known(tmp_path: Path) 
     assert found["behind_ms"] == 10_000_000
     done["0"] = 5_000
     until = world.read("history")["complete_until_ms"] - begin
-    assert 4_800_000 < until <= 4_999_000
-    (complete,) = world.figures._complete.values()
-    assert len(complete.seen) <= 100
+    assert 4_800_000 < until < 4_999_000, "the very end is not among those that are kept"
 
 
 def test_without_a_batch_the_checkpoint_says_how_far(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from ingest.gateway.clients.connection import ClientConnection
 from ingest.gateway.log.partitions import count_partitions
 from ingest.gateway.process.gateway import Gateway
 from ingest.gateway.process.process import Process
+from ingest.gateway.sessions import session_marks
 from ingest.gateway.settings.gateway import GatewaySettings
 from ingest.protocol.decoder import NEED_DATA, Decoder
 from ingest.protocol.encoder import encode
@@ -676,9 +677,11 @@ class Harness:
     async def saved(self) -> None:
         """Wait until the log has all that the gateway knows of its sessions, events included."""
         self.gateway.context.events.flush()
-        self.gateway.sessions.marks._marks_at = float("-inf")
-        self.gateway.sessions.marks.save()
-        self.gateway.sessions._saver.save_all()
+        with patch.object(session_marks, "MARKS_SECONDS", float("-inf")):  # they are due
+            self.gateway.sessions.marks.save()
+        for connection in self.connections():
+            if connection.session is not None and connection.session.progress is not None:
+                connection.session.progress.save()
         await until(lambda: not self.writer.queued())
 
     def events(self, name: str) -> list[dict[str, Any]]:

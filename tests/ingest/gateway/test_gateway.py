@@ -18,6 +18,8 @@ from ingest.protocol.packets import Disconnect, Puback, Publish, Will
 from ingest.protocol.reason_codes import DisconnectReasonCode
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError, OperationalError
+from mqlake.log.contract import ErrorCallback
+from mqlake.log.memory import MemoryLogReader
 from mqlake.records.messages import (
     BARRIER_KEY_PREFIX,
     GATEWAYS,
@@ -206,10 +208,23 @@ async def test_a_log_that_refuses_the_first_records_ends_the_start() -> None:
     await router.close()
 
 
-async def test_errors_of_the_reader_are_told_and_survived() -> None:
+async def test_errors_of_the_reader_are_told_and_survived(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: dict[str, ErrorCallback] = {}
+    start = MemoryLogReader.start
+
+    async def note(
+        reader: MemoryLogReader, log_topic: str, positions: Any, take: Any, tell: ErrorCallback
+    ) -> dict[int, int]:
+        told[log_topic] = tell
+        return await start(reader, log_topic, positions, take, tell)
+
+    monkeypatch.setattr(MemoryLogReader, "start", note)
     async with running_gateway() as harness:
-        harness.process._report_log_error(LogError("away", definite=False))
+        told[delivery_topic(NAME)](LogError("away", definite=False))
         assert harness.gateway.status.health()[0]
+    assert "deliveries cannot be read" in caplog.messages
 
 
 async def test_a_log_that_grows_too_large_refuses_publishers(tmp_path: Path) -> None:

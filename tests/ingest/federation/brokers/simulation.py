@@ -332,7 +332,7 @@ class World:
         retain = self.random.random() < 0.2
         payload = f"{site.number}-{number}".encode()
         at_ms = round(self.clock(site) * 1000)
-        name = (self.names[site.number], site.runs, federator._sequence + 1)
+        name = (self.names[site.number], site.runs, federator.counters.published + 1)
         self.published[name] = (self.now, topic, site.number)
         if retain:
             site.retained[topic] = payload

@@ -512,21 +512,21 @@ def _only_members_here(patch: pytest.MonkeyPatch) -> None:
 
 
 def _any_neighbour_is_a_way(patch: pytest.MonkeyPatch) -> None:
-    def find(self: Interest) -> dict[str, Ways]:
+    def ways(self: Interest) -> dict[str, Ways]:
         return {name: one._replace(nearest=set(self._heard)) for name, one in found(self).items()}
 
-    found = Interest._find_ways
-    patch.setattr(Interest, "_find_ways", find)
+    found = Interest.ways
+    patch.setattr(Interest, "ways", ways)
 
 
 def _ways_are_withdrawn_while_a_link_is_down(patch: pytest.MonkeyPatch) -> None:
-    def find(self: Interest) -> dict[str, Ways]:
+    def ways(self: Interest) -> dict[str, Ways]:
         return {
             name: one._replace(nearest=one.nearest & self._up) for name, one in found(self).items()
         }
 
-    found = Interest._find_ways
-    patch.setattr(Interest, "_find_ways", find)
+    found = Interest.ways
+    patch.setattr(Interest, "ways", ways)
 
 
 def _old_ways_go_first(patch: pytest.MonkeyPatch) -> None:
