@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from launcher import installation as module
 from launcher.installation import DEV_LOCK, RUN_LOCK, Installation, last_error, select_packages
 from launcher.paths import CONFIG
 from mqlake.errors import OperationalError
@@ -258,8 +257,9 @@ def test_selected_packages_keep_their_hashes_and_conditions() -> None:
 
 
 @pytest.mark.parametrize("lock", [RUN_LOCK, DEV_LOCK])
-def test_both_lock_files_pin_the_build_tools(lock: str) -> None:
-    selected = select_packages((CONFIG / lock).read_text(), module._BUILD_PACKAGES)
-    assert [line.partition("==")[0] for line in selected.splitlines() if line[0] != " "] == list(
-        module._BUILD_PACKAGES
-    )
+def test_both_lock_files_pin_the_build_tools(checkout: Recorded, lock: str) -> None:
+    (checkout.checkout / "conf" / lock).write_text((CONFIG / lock).read_text())
+    checkout.ensure(lock)
+    selected = (checkout.runtime / "build.lock").read_text()
+    names = [line.partition("==")[0] for line in selected.splitlines() if line[0] != " "]
+    assert names == ["packaging", "pip", "setuptools", "wheel"]

@@ -19,7 +19,8 @@ from ingest.federation.settings import (
     OverlaySettings,
     PrefixSettings,
 )
-from ingest.protocol.packets import Publish, Will
+from ingest.protocol.encoder import encode
+from ingest.protocol.packets import MQTT_5_0, Connect, Publish, Will
 from mqlake.clock import SystemClock
 from mqlake.metrics.families import Families
 from tests.waiting import until
@@ -59,11 +60,6 @@ class Listener(BrokerClient):
     @property
     def payloads(self) -> list[bytes]:
         return [publish.payload for publish in self.packets]
-
-
-def cut(link: Link) -> None:
-    assert link._transport is not None
-    link._transport.abort()
 
 
 @dataclass
@@ -189,12 +185,11 @@ async def test_a_will_crosses_from_its_site(tmp_path: Path) -> None:
         running.start(2, interests=("federated/#",))
         listener = await running.listen(2)
         await until(lambda: running.are_meshed("federated/#", {2}))
-        client = await running.listen(1, "none")
-        client.link._will = Will("federated/gone", b"dead", qos=1)
-        client.up.clear()
-        cut(client.link)  # it comes back with its will
-        await client.up.wait()
-        cut(client.link)
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.grid.ports[1])
+        will = Will("federated/gone", b"dead", qos=1)
+        writer.write(encode(Connect("dying", MQTT_5_0, will=will), MQTT_5_0))
+        assert await reader.read(1), "it is connected"
+        writer.transport.abort()
         await until(lambda: listener.payloads == [b"dead"])
 
 
