@@ -329,6 +329,7 @@ def test_a_part_that_ends_by_itself_is_started_again_one_that_is_struck_is_not(
         others = other_tasks()
         await target.kill("engine")
         await asyncio.wait(others)
+        assert await target.pids() == []
         assert starts(target) == 2
         await target.launch("engine")
         await until(lambda: starts(target) == 3)
