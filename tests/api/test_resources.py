@@ -8,7 +8,7 @@ from fastapi import APIRouter
 
 from api import app
 from api.audit.states import check_states
-from api.routes import bans
+from api.routes.clients import bans
 from api.wiring import dependencies
 from api.wiring.kept import Resource
 from api.wiring.resources import BANS, RESOURCES
