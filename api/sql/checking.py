@@ -394,6 +394,15 @@ class _Query(Reading):
         call = Verbatim(this=f"{CATALOG_SCHEMA}.{node.name.lower()}")
         node.set("this", call)
 
+    def check_dot(self, node: exp.Dot | exp.Column) -> None:
+        """Refuse what is no name behind a point: Spark reads a function of a schema there.
+
+        Two texts, say, are one call: `reflect . 'a' 'b'` is written as `reflect.CONCAT('a', 'b')`.
+        """
+        last = node.expression if isinstance(node, exp.Dot) else node.this
+        if not isinstance(last, exp.Identifier | exp.Star | exp.Anonymous):
+            self.fail(node, "a name stands after a point, as in payload.level")
+
     def check_rlike(self, node: exp.RegexpLike) -> None:
         self._check_pattern(node, [node.this, node.args.get("expression")], "RLIKE")
 
@@ -522,6 +531,8 @@ def _shorten(subject: exp.Expr, characters: int) -> None:
 
 _CHECKS: Final[dict[type[exp.Expr], Callable[..., None]]] = {
     exp.Anonymous: _Query.check_call,
+    exp.Dot: _Query.check_dot,
+    exp.Column: _Query.check_dot,
     exp.RegexpLike: _Query.check_rlike,
     exp.Like: _Query.check_like,
     exp.ILike: _Query.check_like,
