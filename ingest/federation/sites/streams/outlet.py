@@ -108,6 +108,9 @@ class _Way:
         self._ring = _Sent(0, 0)
         self._ring.before = self._ring.after = self._ring
 
+    def __bool__(self) -> bool:
+        return self._ring.after is not self._ring
+
     @property
     def first(self) -> _Sent:
         """The first; without any the ring itself, which is never settled."""
@@ -243,17 +246,14 @@ class Outlet:
         """Take records in the order of the log."""
         for record in records:
             partition, end = record.partition, record.offset + 1
-            way = self._ways[partition]
             found = self._publish_of(record, now_ms)
             clock = self._stamps.clock.get(partition, 0)
             if found is not None:
                 sent = _Sent(end, clock)
-                way.append(sent)
+                self._ways[partition].append(sent)
                 self._queue.append(_Waiting(found[0], sent, partition, found[1]))
             else:
-                passed = _Sent(end, clock)
-                way.append(passed)
-                self._settle_all(partition, passed)
+                self._pass_by(partition, end, clock)
 
     def take_handed(self, records: Iterable[LogRecord], now_ms: int) -> None:
         """Take messages that the router gives to this neighbour: records of its delivery topic."""
@@ -269,9 +269,7 @@ class Outlet:
                 elif verdict is InletVerdict.DUPLICATE:  # it was returned, and is chosen for again
                     self._settle_all(HANDED, sent)
             if not publishes:
-                passed = _Sent(record.offset + 1, 0)
-                way.append(passed)
-                self._settle_all(HANDED, passed)
+                self._pass_by(HANDED, record.offset + 1, 0)
 
     def sent(self, packet_id: int) -> Publish | None:
         """Return a message that is not acknowledged."""
@@ -339,6 +337,16 @@ class Outlet:
             self._position.is_new = self._left > 0
             return
         self._settle_all(found.partition, found.sent)
+
+    def _pass_by(self, partition: int, end: int, clock: int) -> None:
+        """Pass a record of which the neighbour gets nothing: most, where it wants little."""
+        way = self._ways[partition]
+        if way:
+            passed = _Sent(end, clock)
+            way.append(passed)
+            self._settle_all(partition, passed)
+        else:
+            self._settle(partition, end, clock)
 
     def _settle_all(self, partition: int, sent: _Sent) -> None:
         """Move the cursor of a partition when all before something is acknowledged."""
