@@ -1,8 +1,9 @@
 """The checks of the project in two stages; a failure in the first one ends the run.
 
-First what starts no program: style, types, layers, documents, and all tests that only compute. Then
-tests that start programs, whole systems among them. At most three of these that failed run once
-more, alone; tests/gate/flaky.md is their ledger.
+First what starts no program: style, types, layers, documents, and tests that only compute. Then
+servers within the tests' own process, and tests that start programs, whole systems among them. At
+most three of those that start some and failed run once more, alone; tests/gate/flaky.md is their
+ledger.
 """
 
 import os
@@ -24,7 +25,7 @@ import pytest
 
 from tests.gate.campaign import costs_now
 from tests.gate.changed import as_many_as, changed_files, concerned
-from tests.gate.classes import ROOT, Class, class_of, files_of_tests, simulates
+from tests.gate.classes import ROOT, files_of_tests, is_in_first_stage, simulates
 from tests.gate.distributions import (
     DISTRIBUTIONS,
     NotProvenError,
@@ -46,9 +47,7 @@ _STATIC: Final = (
     ("mypy", "-n", "2"),
     ("lint-imports",),
 )
-_PURE_WORKERS: Final = 3
-"""One more than processors: tests of gateways wait for a part of their time."""
-_PROGRAM_WORKERS: Final = 3
+_WORKERS: Final = 3
 """For two processors: the third has what waits more than it computes."""
 _CHANGED_BUDGET: Final = 200.0
 """Processor seconds: two minutes of two cores, after half a minute of what only reads."""
@@ -58,7 +57,7 @@ _FULL_SIMULATIONS: Final = "20000"
 
 
 @click.command(help=__doc__)
-@click.option("--fast", is_flag=True, help="Only what starts no program.")
+@click.option("--fast", is_flag=True, help="Only the first stage.")
 @click.option("--full", is_flag=True, help="All of the campaign, and more cases of simulations.")
 @click.option(
     "--changed",
@@ -88,7 +87,7 @@ def main(
         elif distribution is not None:
             passed = gate.distribution(distribution)
         else:
-            passed = gate.pure() and (fast or gate.programs())
+            passed = gate.first() and (fast or gate.second())
             if passed and full:
                 passed = (
                     all(gate.distribution(name) for name in DISTRIBUTIONS)
@@ -127,21 +126,21 @@ class Gate:
         ends = None if limit_minutes is None else began + 60 * limit_minutes
         self._plan = Plan(began, ends, is_full=is_full, left_out=left_out, proven=proven)
 
-    def pure(self) -> bool:
-        """Run all that starts no program, whatever of it fails; tell whether nothing did."""
+    def first(self) -> bool:
+        """Run the first stage, whatever of it fails; tell whether nothing did."""
         failed = [" ".join(command) for command in _STATIC if not _passes(command)]
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         self._plan = replace(
             self._plan, static_seconds=used.ru_utime + used.ru_stime, static_failures=failed
         )
-        files = [file for file in self._files() if class_of(file) is Class.PURE]
-        code = self._pytest("pure", _PURE_WORKERS, files, f"--order={_commit()}")
+        files = [file for file in self._files() if is_in_first_stage(file)]
+        code = self._pytest("first", _WORKERS, files, f"--order={_commit()}")
         return code == pytest.ExitCode.OK and not failed
 
-    def programs(self) -> bool:
-        """Run all that starts programs, as far as the budget goes; tell whether it passes."""
-        files = [file for file in self._files() if class_of(file) is not Class.PURE]
-        code = self._pytest("programs", _PROGRAM_WORKERS, files)
+    def second(self) -> bool:
+        """Run the rest, as far as the budget goes; tell whether it passes."""
+        files = [file for file in self._files() if not is_in_first_stage(file)]
+        code = self._pytest("second", _WORKERS, files)
         if code == pytest.ExitCode.TESTS_FAILED:
             return self._passes_alone()
         return code == pytest.ExitCode.OK
@@ -154,7 +153,7 @@ class Gate:
         distribution = DISTRIBUTIONS[name]
         before = content_of(distribution)
         self._plan = replace(self._plan, notes_reads=True)
-        code = self._pytest(name, _PURE_WORKERS, distribution.files_of_tests())
+        code = self._pytest(name, _WORKERS, distribution.files_of_tests())
         self._plan = replace(self._plan, notes_reads=False)
         opened = {
             Path(line)
@@ -183,7 +182,7 @@ class Gate:
         """Run many more cases of what can have them; tell whether they pass."""
         files = [file for file in files_of_tests() if simulates(file)]
         os.environ.setdefault("MQLAKE_SIMULATIONS", _FULL_SIMULATIONS)
-        code = self._pytest("simulations", _PURE_WORKERS, files, "--timeout=0")
+        code = self._pytest("simulations", _WORKERS, files, "--timeout=0")
         return code == pytest.ExitCode.OK
 
     def put_on_record(self) -> bool:
@@ -206,7 +205,7 @@ class Gate:
                 click.echo(f"{count:5} of {folder}")
         passed = [_passes(command) for command in _STATIC]
         if taken:
-            passed.append(self._pytest("changed", _PURE_WORKERS, taken) == pytest.ExitCode.OK)
+            passed.append(self._pytest("changed", _WORKERS, taken) == pytest.ExitCode.OK)
         return all(passed)
 
     def _files(self) -> list[Path]:

@@ -14,6 +14,11 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 LAB: Final = ROOT / "tests" / "lab"
 """Tests of experiments: they run when a change concerns them, and in no gate."""
+_SERVERS: Final = frozenset(
+    ROOT / "tests" / "ingest" / folder for folder in ("federation", "gateway", "hostile")
+)
+"""Their tests run servers in their own process and wait for them: they fill what others of the
+second stage leave of the processors."""
 _LANGUAGE: Final = ROOT / "tests" / "rules" / "language"
 """Its tests share a Spark of their own, and a process can have one: the worker with systems has
 none, and least to run."""
@@ -39,8 +44,9 @@ class Lane(StrEnum):
     """What one worker runs from the beginning to the end, as its tests share programs."""
 
     SYSTEMS = "systems"
-    ENGINES = "engines"
+    SPARK = "Spark"
     BROKERS = "brokers"
+    ENGINES = "engines"
 
 
 def files_of_tests() -> list[Path]:
@@ -54,6 +60,11 @@ def class_of(file: Path) -> Class:
     if "system" in marks:
         return Class.SYSTEM
     return Class.PARTS if marks else Class.PURE
+
+
+def is_in_first_stage(file: Path) -> bool:
+    """Tell whether tests of a file run before any program is started."""
+    return class_of(file) is Class.PURE and _SERVERS.isdisjoint(file.parents)
 
 
 def starts_nothing(file: Path) -> bool:
@@ -75,7 +86,7 @@ def lane_of(file: Path) -> Lane | None:
             return Lane.SYSTEMS
         return Lane.ENGINES if _SHARED_ENGINE.search(_text(file)) else None
     if "spark" in marks:
-        return Lane.SYSTEMS if _LANGUAGE in file.parents else Lane.ENGINES
+        return Lane.SYSTEMS if _LANGUAGE in file.parents else Lane.SPARK
     return Lane.BROKERS if "kafka" in marks else None
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from tests.gate.classes import Class, class_of
 from tests.gate.full_run import cost_name, file_of, is_of_the_campaign
+from tests.gate.lanes import Lanes
 from tests.gate.outcome import Failure, Outcome
 from tests.gate.plan import BUDGET, Plan
 from tests.gate.watch import Watch
@@ -31,6 +32,10 @@ class Report:
     def __init__(self, config: pytest.Config, plan: Plan) -> None:
         self._config = config
         self._plan = plan
+        self._lanes = Lanes(plan.left_out)
+        self._began = time.time()
+        self._ended: dict[str, float] = {}
+        """Seconds of this stage after which a lane, or all that has none, had run."""
         self._watch = Watch()
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._costs: defaultdict[str, float] = defaultdict(float)
@@ -62,6 +67,8 @@ class Report:
             self._failures.append(self._failure(report))
         if report.when == "teardown":
             self._note_cost(report)
+            lane = self._lanes.of(self._config.rootpath / file_of(report.nodeid))
+            self._ended[lane or "no lane"] = time.time() - self._began
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Let the gate fail that has become too dear; pytest asks for its summary after this."""
@@ -156,6 +163,10 @@ class Report:
         )
         starts = sum((Counter(one.starts) for one in outcomes), Counter[str]())
         yield "started: " + ", ".join(f"{count} {kind}" for kind, count in starts.most_common())
+        ended = sorted(self._ended.items(), key=lambda one: one[1])
+        yield "last tests ended after: " + ", ".join(
+            f"{lane} {seconds:,.0f} s" for lane, seconds in ended
+        )
         longest = sorted((one for outcome in outcomes for one in outcome.longest), key=_by_seconds)
         yield from (f"{seconds:7.1f} s {test}" for test, seconds in longest[:_LONGEST])
         if plan.left_out and plan.earlier:  # the first stage leaves out hardly anything

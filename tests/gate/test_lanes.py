@@ -4,6 +4,7 @@ from tests.gate.classes import (
     Lane,
     class_of,
     files_of_tests,
+    is_in_first_stage,
     lane_of,
     shares_the_system,
 )
@@ -38,3 +39,11 @@ def test_what_starts_no_system_nor_shares_a_broker_has_no_lane() -> None:
     lanes = Lanes([])
     assert lanes.of(ROOT / "tests/ingest/balancer/test_shares.py") is None
     assert lanes.of(ROOT / "tests/ingest/protocol/test_decoder.py") is None
+
+
+def test_servers_within_a_test_run_in_the_second_stage() -> None:
+    assert is_in_first_stage(ROOT / "tests/ingest/session/test_simulation.py")
+    for folder in ("federation/sites/test_service.py", "gateway/test_survival.py"):
+        file = ROOT / "tests/ingest" / folder
+        assert class_of(file) is Class.PURE
+        assert not is_in_first_stage(file)
