@@ -20,8 +20,10 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +72,8 @@ def print_progress(line: str) -> None:
 
 def _count_seconds(title: str, process: "subprocess.Popen[bytes]") -> int:
     """Wait for a program's exit code, and on a terminal show how long it has been."""
+    if threading.current_thread() is not threading.main_thread():
+        return process.wait()  # the line is that of the step beside
     started = time.monotonic()
     while True:
         try:
@@ -148,12 +152,18 @@ class Installation:
             self.progress(f"setting up in {self.runtime}, once; this takes a few minutes")
             started = time.monotonic()
             (self.runtime / "setup.log").write_bytes(b"")
-            if not self._has_packages(lock):
-                self._make_packages(lock)
-            if installed_java_home(os.environ) is None and not self._has_java():
-                self._make_java()
-            if not self._has_jars():
-                self._make_jars()
+            with ThreadPoolExecutor(1) as beside:
+                compiled = None
+                if not self._has_packages(lock):
+                    self._make_packages(lock)
+                    # The jars' step waits for the network most of its time.
+                    compiled = beside.submit(self._compile_packages, lock)
+                if installed_java_home(os.environ) is None and not self._has_java():
+                    self._make_java()
+                if not self._has_jars():
+                    self._make_jars()
+                if compiled is not None:
+                    compiled.result()
             self.progress(f"set up in {time.monotonic() - started:.0f} s")
 
     def _say_waiting(self) -> None:
@@ -188,9 +198,8 @@ class Installation:
             shutil.rmtree(self.venv, ignore_errors=True)
             self._step("virtual environment", [sys.executable, "-m", "venv", str(self.venv)])
         # Relative to the folder it is in: the checkout may be moved.
-        (packages,) = self.venv.glob("lib/python3*/site-packages")
-        (packages / "mqlake.pth").write_text(
-            os.path.relpath(self.checkout, packages) + "\n", encoding="utf-8"
+        (self._packages / "mqlake.pth").write_text(
+            os.path.relpath(self.checkout, self._packages) + "\n", encoding="utf-8"
         )
         build = self.runtime / "build.lock"
         lines = self._conf(lock).read_text(encoding="utf-8")
@@ -210,14 +219,23 @@ class Installation:
                 str(self._conf(lock)),
             ),
         )
+
+    def _compile_packages(self, lock: str) -> None:
+        """Compile them on all processors; they are complete then."""
+        folder = str(self._packages)
         # A file that is no Python fails when it is imported, if it ever is.
-        script = f"import compileall; compileall.compile_dir({str(packages)!r}, quiet=1, workers=0)"
+        script = f"import compileall; compileall.compile_dir({folder!r}, quiet=1, workers=0)"
         self._step("byte code", [str(self.venv / "bin" / "python"), "-c", script])
         stamp = {"venv": str(self.venv), "python": os.path.realpath(self.venv / "bin" / "python")}
         stamp[lock] = _digest(self._conf(lock))
         if lock == DEV_LOCK:  # compiled with the other as its constraint: holds all of it
             stamp[RUN_LOCK] = _digest(self._conf(RUN_LOCK))
-        _write_json(stamp_file, stamp)
+        _write_json(self.runtime / "venv.stamp", stamp)
+
+    @property
+    def _packages(self) -> Path:
+        (packages,) = self.venv.glob("lib/python3*/site-packages")
+        return packages
 
     def _pip(self, *arguments: str) -> list[str]:
         python = str(self.venv / "bin" / "python")

@@ -67,14 +67,15 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
 
 
 def steps(installation: Installation) -> list[str]:
-    """Return what was done since the last call."""
+    """Return what was done since the last call, in order; last what is done beside each other."""
     path = installation.runtime / "steps"
     done = path.read_text().splitlines() if path.exists() else []
     path.unlink(missing_ok=True)
-    return done
+    return sorted(done, key=lambda step: EVERYTHING.index(step) if step in BESIDE else -1)
 
 
-EVERYTHING = ["virtual environment", "build tools", "Python packages", "byte code", "jars"]
+BESIDE = ["byte code", "jars"]
+EVERYTHING = ["virtual environment", "build tools", "Python packages", *BESIDE]
 
 
 def test_first_start_makes_everything_and_the_second_nothing(checkout: Recorded) -> None:
@@ -168,6 +169,40 @@ def test_interrupted_set_up_begins_again(
     steps(checkout)
     checkout.ensure(RUN_LOCK)
     assert steps(checkout) == EVERYTHING
+
+
+def test_jars_come_while_packages_are_compiled(
+    checkout: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait(self: Recorded, title: str, command: list[str]) -> None:
+        if title == "byte code":
+            assert has_jars.wait(60)
+        step(self, title, command)
+        if title == "jars":
+            has_jars.set()
+
+    step, has_jars = Recorded._step, threading.Event()
+    monkeypatch.setattr(Recorded, "_step", wait)
+    checkout.ensure(RUN_LOCK)
+    assert steps(checkout) == EVERYTHING
+
+
+def test_what_cannot_be_compiled_is_said_and_begins_again(
+    checkout: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Recorded, title: str, command: list[str]) -> None:
+        if title == "byte code":
+            raise OperationalError("set-up of byte code failed")
+        step(self, title, command)
+
+    step = Recorded._step
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorded, "_step", fail)
+        with pytest.raises(OperationalError, match="byte code"):
+            checkout.ensure(RUN_LOCK)
+    steps(checkout)
+    checkout.ensure(RUN_LOCK)
+    assert steps(checkout) == EVERYTHING[:-1]
 
 
 def test_moved_checkout_gets_a_new_environment(checkout: Recorded) -> None:
