@@ -42,6 +42,7 @@ GATEWAY: Final = (
     _gauge("gateway_connections", "open network connections"),
     _gauge("gateway_clients", "clients that are connected"),
     _gauge("gateway_sessions", "sessions, connected or not"),
+    _gauge("gateway_sessions_catching_up", "of these, back and given what they have missed"),
     _gauge("gateway_subscriptions", "subscriptions"),
     _gauge("gateway_retained_messages", "retained messages of the shards that it owns"),
     _gauge("gateway_retained_incomplete_shards", "shards of which retained messages are missing"),
@@ -54,6 +55,7 @@ GATEWAY: Final = (
         "gateway_clients_fell_behind", "times that a full queue had a client read from the log"
     ),
     _counter("gateway_attempts_denied", "to connect, publish or subscribe without the right to"),
+    _counter("gateway_sessions_caught_up", "times that a session had got what it had missed"),
     _counter("gateway_sessions_expired", "sessions that ended by their expiry"),
     _counter("gateway_received_bytes", "bytes from clients"),
     _counter("gateway_sent_bytes", "bytes to clients"),

@@ -31,6 +31,9 @@ class ShownGateway(BaseModel):
     )
     clients: int = Field(default=0, description="connected")
     sessions: int = Field(default=0, description="in its memory, connected or not")
+    sessions_catching_up: int = Field(
+        default=0, description="of these, back and given what they have missed"
+    )
     subscriptions: int = 0
     counters: dict[str, int] = Field(default={}, description="since its start")
 

@@ -16,6 +16,8 @@ class GatewayCounters:
     clients_disconnected_for_memory: int = 0
     clients_fell_behind: int = 0
     """Times that a session went on from the log because its queue was full."""
+    sessions_caught_up: int = 0
+    """Times that a session was back and had got what it had missed."""
     attempts_denied: int = 0
     """Attempts to connect, publish or subscribe without the right."""
     sessions_expired: int = 0

@@ -438,6 +438,7 @@ class Gateway:
                 shards=self.shards,
                 peers=self.peers,
                 slow_clients=self.slow_clients,
+                resumer=self.resumer,
                 authorizer=self.authorizer,
                 latencies=self.latencies,
                 overload=self.overload,

@@ -22,6 +22,7 @@ COUNTERS: Final = {
     "clients_waited_for_credits": "clients_waited_for_credits",
     "clients_disconnected_for_memory": "clients_disconnected_for_memory",
     "clients_fell_behind": "clients_fell_behind",
+    "sessions_caught_up": "sessions_caught_up",
     "attempts_denied": "attempts_denied",
     "sessions_expired": "sessions_expired",
     "bytes_received": "received_bytes",

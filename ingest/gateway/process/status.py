@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ingest.gateway.routing.publishing import Publisher
     from ingest.gateway.routing.routes import Routes
     from ingest.gateway.sending.wills import Wills
+    from ingest.gateway.sessions.resuming import Resumer
     from ingest.gateway.sessions.slow_clients import SlowClients
     from ingest.gateway.shards.shards import Shards
     from mqlake.log.contract import LogWriter
@@ -49,6 +50,7 @@ class StatusContext:
         shards: Shards that the gateway owns.
         peers: Know how far our clock is ahead.
         slow_clients: Clients that have fallen behind.
+        resumer: Brings sessions back.
         authorizer: Gives clients their rights.
         latencies: Measures how long messages take.
         overload: Has the level and the steps of protection from overload.
@@ -67,6 +69,7 @@ class StatusContext:
     shards: Shards
     peers: Peers
     slow_clients: SlowClients
+    resumer: Resumer
     authorizer: Authorizer
     latencies: GatewayLatencies
     overload: Protection
@@ -99,7 +102,8 @@ class Status:
         has = self._parts.counted
         state = "" if self._parts.draining.state == SERVING else f", {self._parts.draining.state}"
         clients, subscriptions = has.sessions.connected_count, len(has.subscriptions)
-        return True, f"{clients} clients, {subscriptions} subscriptions{state}{self._lacking()}"
+        detail = f"{clients} clients, {subscriptions} subscriptions{state}"
+        return True, f"{detail}{self._catching_up()}{self._lacking()}"
 
     def _hindrance(self) -> str:
         waited = self._parts.routes.oldest_wait_seconds
@@ -110,6 +114,14 @@ class Status:
         if self._parts.publisher.is_refusing:
             return f"publishers are refused: {self._parts.publisher.is_refusing}"
         return ""
+
+    def _catching_up(self) -> str:
+        resumer = self._parts.resumer
+        if not (waiting := resumer.waiting_count):
+            return ""
+        per_second = resumer.live_per_second
+        left = f", {waiting / per_second:.0f} s left" if per_second else ""
+        return f", {waiting} sessions get what they missed ({per_second:.0f}/s{left})"
 
     def _lacking(self) -> str:
         shards = sorted(self._parts.counted.retained.incomplete)
@@ -173,6 +185,7 @@ class Status:
             shard_count=self._parts.shards.count,
             clients=has.sessions.connected_count,
             sessions=len(has.sessions),
+            sessions_catching_up=self._parts.resumer.waiting_count,
             subscriptions=len(has.subscriptions),
             counters=self._counts(),
             latency=self.latencies.counts(),
@@ -190,6 +203,7 @@ class Status:
         return {
             "clients": has.sessions.connected_count,
             "sessions": len(has.sessions),
+            "sessions_catching_up": self._parts.resumer.waiting_count,
             "subscriptions": len(has.subscriptions),
         }
 

@@ -14,7 +14,7 @@ import contextlib
 import logging
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ingest.gateway.base.drops import DropReason
 from ingest.gateway.base.outbound import InboundMessage
@@ -82,6 +82,13 @@ class _Resume(Gap):
         return self.is_left
 
 
+class _Wave(NamedTuple):
+    """Since when sessions have waited without a pause, and how many had gone live before."""
+
+    began_at: float
+    done_before: int
+
+
 class Resumer:
     """Brings sessions back.
 
@@ -104,6 +111,7 @@ class Resumer:
         slow_clients: SlowClients,
     ) -> None:
         self._clock = context.clock
+        self._counters = context.counters
         self._drops = context.drops
         self._catching_up = catching_up
         self._gaps = gaps
@@ -112,6 +120,20 @@ class Resumer:
         self._slow_clients = slow_clients
         self._near = Places[_Resume](context.clock, sys.maxsize)
         self._far = Places[_Resume](context.clock, MOST_AT_ONCE)
+        self._reading: set[_Resume] = set()
+        self._wave = _Wave(0.0, 0)
+
+    @property
+    def waiting_count(self) -> int:
+        """How many sessions are back and not live yet, with those whose clients have just gone."""
+        return len(self._near) + len(self._far) + len(self._reading)
+
+    @property
+    def live_per_second(self) -> float:
+        """How many have gone live a second since the first of those that wait came."""
+        passed = self._clock.monotonic() - self._wave.began_at
+        done = self._counters.sessions_caught_up - self._wave.done_before
+        return done / passed if passed > 0 else 0.0
 
     def resume(
         self,
@@ -130,6 +152,8 @@ class Resumer:
             ends: Offsets from which on the router brings its messages, by partition.
             on_caught_up: Gets the offsets from which on it has these. Not called when it has gone.
         """
+        if not self.waiting_count:
+            self._wave = _Wave(self._clock.monotonic(), self._counters.sessions_caught_up)
         progress = stored.progress
         resume = _Resume(
             session,
@@ -154,6 +178,7 @@ class Resumer:
     async def _bring_back(self, waiting: Places[_Resume]) -> None:
         while True:
             batch = await waiting.take()
+            self._reading.update(batch)
             try:
                 await self._restore_exchanges(batch)
                 await self._catching_up.catch_up(batch, self._gaps.taker, self._go_live)
@@ -165,8 +190,12 @@ class Resumer:
                 for one in batch:
                     if one.session.is_coming_back and not one.is_over:
                         waiting.add(one)
+            finally:
+                self._reading.difference_update(batch)
 
     def _go_live(self, resume: _Resume) -> None:
+        self._reading.discard(resume)
+        self._counters.sessions_caught_up += 1
         resume.on_caught_up(resume.missed.cursor)
 
     async def _restore_exchanges(self, batch: list[_Resume]) -> None:

@@ -50,15 +50,17 @@ def test_the_overview_shows_what_passes(dashboard: Dashboard, served: Served) ->
     expect(page.get_by_text("No gateway has been heard of")).to_be_visible()
     for number in range(3):
         counters = {"messages_received": number * 20, "messages_sent": number * 30}
+        counters["sessions_caught_up"] = number * 50
         latency = {"accept": stage(ms_4=number * 10)}
         for name in ("gateway-1", "gateway-2"):
-            served.api.hear(name, counters=counters, latency=latency)
+            served.api.hear(name, counters=counters, latency=latency, sessions_catching_up=4_000)
         served.api.clock.advance(0.5)
     for label, rate in (("Messages in", "80"), ("Messages out", "120")):
         expect(page.locator(".tile").filter(has_text=label).locator("dd")).to_have_text(rate)
     gateways = page.get_by_role("region", name="Gateways").last
     for name in ("gateway-1", "gateway-2"):
         expect(gateways.get_by_role("row", name=name)).to_contain_text("serving")
+        expect(gateways.get_by_role("row", name=name)).to_contain_text("4,000, 40 s left")
     processes = page.get_by_role("region", name="Processes").last
     for name in ("log", "router"):
         expect(processes.get_by_role("row", name=name)).to_contain_text("healthy")

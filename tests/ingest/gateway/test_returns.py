@@ -5,12 +5,17 @@ What one has missed is mostly known from another, and the rest comes live.
 
 import asyncio
 import random
+import re
+from typing import Any
 
 import pytest
 
 from bench.load.session_client import SessionClient, publish
+from mqlake.log.contract import Missing
+from mqlake.log.memory import MemoryRangeReader
 from tests.ingest.gateway.harness import running_gateway
 from tests.pace import within
+from tests.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise]
 
@@ -65,3 +70,38 @@ async def test_a_crowd_that_comes_and_goes_misses_nothing() -> None:
             wanted = [payload(number, count) for count in range(published[number])]
             assert list(client.arrivals) == wanted
             assert not client.repeated
+
+
+async def test_how_many_are_still_read_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_read = asyncio.Event()
+    read_range = MemoryRangeReader.read_range
+
+    async def read_later(reader: MemoryRangeReader, *args: Any, **options: Any) -> list[Missing]:
+        await may_read.wait()
+        return await read_range(reader, *args, **options)
+
+    def told() -> str:
+        return status.health()[1]
+
+    async with running_gateway() as harness:
+        status, address = harness.gateway.status, f"127.0.0.1:{harness.port}"
+        clients = [SessionClient(f"device-{number}") for number in range(3)]
+        for client in clients:
+            await client.connect(address)
+            await client.subscribe("cmd")
+            await client.disconnect()
+        await publish(address, "publisher", [("cmd", b"go")])
+        monkeypatch.setattr(MemoryRangeReader, "read_range", read_later)
+        for client in clients:
+            await client.connect(address)
+        await until(lambda: status.gauges()["sessions_catching_up"] == 3)
+        assert status.heartbeat().sessions_catching_up == 3
+        assert ", 3 sessions get what they missed (0/s)" in told()
+        status.counters.sessions_caught_up += 1  # as another one of them
+        assert re.search(r", 3 sessions get what they missed \(\d+/s, \d+ s left\)", told())
+        may_read.set()
+        for client in clients:
+            await client.receive(1)
+        await until(lambda: not status.gauges()["sessions_catching_up"])
+        assert status.counters.sessions_caught_up == 4
+        assert "missed" not in told()

@@ -65,6 +65,7 @@ function gatewayTable() {
     { label: "Gateway", cell: (one) => one.name },
     { label: "State", cell: state },
     { label: "Clients", cell: (one) => count(one.clients), class: "number" },
+    { label: "Catching up", cell: catchingUp, class: "number" },
     { label: "Overload", cell: (one) => count(one.overload_level), class: "number" },
     { label: "In /s", cell: (one) => rate(one.per_second.messages_received), class: "number" },
     { label: "Out /s", cell: (one) => rate(one.per_second.messages_sent), class: "number" },
@@ -74,6 +75,14 @@ function gatewayTable() {
     empty:
       "No gateway has been heard of: bin/mqlake up starts them, bin/mqlake doctor says what is wrong.",
   });
+}
+
+/** Sessions that are back and given what they missed, and for how long that goes on. */
+function catchingUp(one) {
+  const waiting = one.sessions_catching_up;
+  const perSecond = one.per_second.sessions_caught_up;
+  const isTold = waiting > 0 && perSecond > 0;
+  return isTold ? `${count(waiting)}, ${seconds(waiting / perSecond)} left` : count(waiting);
 }
 
 function processTable() {
