@@ -49,8 +49,8 @@ from api.wiring.edges import NAME
 from api.wiring.services import Services, make_services
 from mqlake.logs import set_up_logging
 from mqlake.metrics.families import Families
-from mqlake.metrics.server import MetricsServer, new_registry
-from mqlake.processes.heartbeat import INTERVAL_SECONDS, write_heartbeat
+from mqlake.metrics.server import MetricsServer
+from mqlake.processes.heart import Heart, ProcessState
 from mqlake.records.messages import GATEWAYS, JOBS, METRICS, RULES, SESSIONS
 from mqlake.security.addresses import is_loopback
 
@@ -227,16 +227,14 @@ async def _lifespan(services: Services) -> AsyncIterator[None]:
     followers = _followers(services)
     for one in followers:
         one.start()
+    heart = Heart(NAME, settings.heartbeat_file)
     tasks = [
-        asyncio.create_task(_beat(settings, sessions)),
+        asyncio.create_task(heart.beat_on(partial(_state_now, settings, sessions))),
         asyncio.create_task(services.alarms.watch.run()),
     ]
     if services.certificate is not None:
         tasks.append(asyncio.create_task(services.certificate.follow()))
-    served = MetricsServer(
-        settings.metrics,
-        new_registry(NAME, lambda: sessions.is_complete, partial(_add_metrics, services)),
-    )
+    served = MetricsServer(settings.metrics, heart, partial(_add_metrics, services))
     yield
     for task in tasks:
         task.cancel()
@@ -277,16 +275,9 @@ def _followers(services: Services) -> tuple[LogFollower, ...]:
     )
 
 
-async def _beat(settings: ApiSettings, cache: SessionCache) -> None:
-    if settings.heartbeat_file is None:
-        return
+def _state_now(settings: ApiSettings, cache: SessionCache) -> ProcessState:
+    if not cache.is_complete:
+        return ProcessState(healthy=False, detail=f"reading {SESSIONS} from the log")
     scheme = "https" if settings.certificate else "http"
-    address = f"serving {scheme}://{settings.host}:{settings.port}"
-    is_complete = False
-    while True:
-        is_complete = is_complete or cache.is_complete
-        detail = address if is_complete else f"reading {SESSIONS} from the log"
-        # The loop that answers requests also writes this: when it is stuck, the beat stops.
-        with contextlib.suppress(OSError):  # a full disk, say; readers see the beat grow old
-            write_heartbeat(settings.heartbeat_file, NAME, healthy=is_complete, detail=detail)
-        await asyncio.sleep(INTERVAL_SECONDS)
+    address = f"{scheme}://{settings.host}:{settings.port}"
+    return ProcessState(healthy=True, detail=f"serving {address}")

@@ -13,7 +13,7 @@ from typing import Final
 from launcher.log.cluster import check_cluster
 from launcher.log.kafka import KafkaServer
 from launcher.log.recovery import recover_log
-from launcher.metrics import SUPERVISOR, SupervisorMetrics, metrics_url
+from launcher.metrics import SUPERVISOR, SupervisorMetrics, metrics_url, state_of
 from launcher.paths import OTHERS, DataDirectory
 from launcher.planning import preflight
 from launcher.planning.parts import FEDERATION, SystemPlan
@@ -24,7 +24,8 @@ from launcher.supervision.supervisor import STOP_SIGNALS, Interrupted, Superviso
 from launcher.supervision.usage import members_of_sessions
 from mqlake.errors import MqlakeError, OperationalError
 from mqlake.logs import set_up_logging
-from mqlake.metrics.server import MetricsServer, new_registry
+from mqlake.metrics.server import MetricsServer
+from mqlake.processes.heart import Heart
 from mqlake.processes.status import (
     SystemState,
     boot_id,
@@ -198,10 +199,11 @@ def _next_steps(state: SystemState, data: DataDirectory) -> str:
 
 def _supervise(plan: SystemPlan, progress: StartProgress) -> None:
     state = _first_state(plan)
-    last = [state]
+    last, heart = [state], Heart(SUPERVISOR, None)
 
     def write_state(new: SystemState) -> None:
         last[0] = new
+        heart.note(state_of(new))
         replace_file(plan.data.state, new.to_json())
 
     supervisor = Supervisor(
@@ -216,9 +218,7 @@ def _supervise(plan: SystemPlan, progress: StartProgress) -> None:
     )
     shown = SupervisorMetrics(lambda: last[0], plan.data.root)
     with _signals_blocked():  # its threads are to leave them to the supervisor
-        served = MetricsServer(
-            plan.metrics[SUPERVISOR], new_registry(SUPERVISOR, shown.is_healthy, shown.read)
-        )
+        served = MetricsServer(plan.metrics[SUPERVISOR], heart, shown.read)
     try:
         ready = " ".join(("ready", *_entrances(state), state.api_url))
         supervisor.run(f"{ready}\n{_next_steps(state, plan.data)}")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from mqlake.metrics.families import Families
+from mqlake.processes.heart import ProcessState
 from mqlake.processes.status import SystemState, url_host
 
 SUPERVISOR: Final = "supervisor"
@@ -17,6 +18,14 @@ SUPERVISOR: Final = "supervisor"
 
 def metrics_url(host: str, port: int) -> str:
     return f"http://{url_host(host)}:{port}/metrics"
+
+
+def state_of(state: SystemState) -> ProcessState:
+    """Return how a whole system is: well when all of it is."""
+    lacking = [f"{one.name}: {one.detail}" for one in state.processes if not one.healthy]
+    return ProcessState(
+        state.phase == "running" and not lacking, "; ".join([state.phase, *lacking])
+    )
 
 
 class SupervisorMetrics:
@@ -30,10 +39,6 @@ class SupervisorMetrics:
     def __init__(self, state: Callable[[], SystemState], data_dir: Path) -> None:
         self._state = state
         self._data_dir = data_dir
-
-    def is_healthy(self) -> bool:
-        state = self._state()
-        return state.phase == "running" and all(one.healthy for one in state.processes)
 
     def read(self, families: Families) -> None:
         """Add all there is to tell; from any thread."""

@@ -139,7 +139,7 @@ class PostgresSettings(SettingsGroup):
 
 
 class MetricsSettings(SettingsGroup):
-    """Endpoint at which Prometheus scrapes the metrics of the process (docs/observability.md).
+    """Port of the process for `/metrics`, `/live` and `/ready` (docs/observability.md).
 
     It requires no login: keep the address private.
     """
@@ -152,7 +152,7 @@ class MetricsSettings(SettingsGroup):
         default=0,
         ge=0,
         le=65535,
-        description="TCP port. 0: no metrics; with `bin/mqlake up`, a free port.",
+        description="TCP port. 0: none; with `bin/mqlake up`, a free port.",
     )
 
 

@@ -15,8 +15,8 @@ from mqlake.clock import SystemClock
 from mqlake.errors import MqlakeError
 from mqlake.log.contract import LogAccess
 from mqlake.logs import set_up_logging
-from mqlake.metrics.server import MetricsServer, new_registry
-from mqlake.processes.heartbeat import INTERVAL_SECONDS, write_heartbeat
+from mqlake.metrics.server import MetricsServer, in_event_loop
+from mqlake.processes.heart import Heart, ProcessState
 
 logger = logging.getLogger(__name__)
 
@@ -45,9 +45,10 @@ async def _run(settings: BalancerSettings) -> None:
     log = _open_log(settings) if settings.discovery.gateways else None
     plane = ControlPlane(settings, SystemClock(), log)
     control = ControlSocket(settings.control_socket, plane)
-    registry = new_registry(settings.name, lambda: plane.health()[0], partial(add_metrics, plane))
-    metrics = MetricsServer(settings.metrics, registry)
-    heartbeats = asyncio.create_task(_write_heartbeats(plane, settings))
+    heart = Heart(settings.name, settings.heartbeat_file)
+    read = in_event_loop(partial(add_metrics, plane))
+    metrics = MetricsServer(settings.metrics, heart, read)
+    heartbeats = asyncio.create_task(heart.beat_on(lambda: ProcessState(*plane.health())))
     try:
         await control.open()
         await plane.run(stop)
@@ -72,16 +73,3 @@ def _open_log(settings: BalancerSettings) -> LogAccess:
         partial(KafkaLogReader, servers, client_id=settings.name),
         KafkaRangeReader(servers, client_id=settings.name),
     )
-
-
-async def _write_heartbeats(plane: ControlPlane, settings: BalancerSettings) -> None:
-    path = settings.heartbeat_file
-    while path is not None:
-        healthy, detail = plane.health()
-        try:
-            await asyncio.to_thread(
-                write_heartbeat, path, settings.name, healthy=healthy, detail=detail
-            )
-        except OSError as exc:  # a full disk: clients are placed all the same
-            logger.warning("no heartbeat", extra={"fields": {"reason": str(exc)}})
-        await asyncio.sleep(INTERVAL_SECONDS)

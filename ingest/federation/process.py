@@ -7,16 +7,16 @@ import logging
 import signal
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import uvloop
 
-from ingest.federation.metrics import FederationMetrics
 from ingest.federation.settings import FederationSettings
 from mqlake.errors import MqlakeError, SettingsError
 from mqlake.logs import set_up_logging
-from mqlake.metrics.server import MetricsServer, new_registry
-from mqlake.processes.heartbeat import INTERVAL_SECONDS, write_heartbeat
+from mqlake.metrics.server import MetricsServer, in_event_loop
+from mqlake.processes.heart import Heart, ProcessState
 from mqlake.settings import load
 
 if TYPE_CHECKING:
@@ -109,10 +109,10 @@ async def _work(site: RunningSite, path: Path | None, name: str, stop: asyncio.E
     federator = site.federator
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, _reload, federator, path)
-    shown = FederationMetrics(federator.health, site.add_metrics)
-    registry = new_registry(name, shown.is_healthy, shown.read)
-    metrics = MetricsServer(federator.settings.metrics, registry)
-    heartbeats = asyncio.create_task(_write_heartbeats(federator, name))
+    heart = Heart(name, heartbeat_path(federator.settings))
+    read = in_event_loop(site.add_metrics)
+    metrics = MetricsServer(federator.settings.metrics, heart, read)
+    heartbeats = asyncio.create_task(heart.beat_on(partial(_state_now, federator, set())))
     try:
         await federator.run(stop)
     finally:
@@ -137,25 +137,10 @@ def _reload(federator: AnyFederator, path: Path | None) -> None:
     _logger.info("neighbours read again", extra={"fields": {"neighbours": sites}})
 
 
-async def _write_heartbeats(federator: AnyFederator, name: str) -> None:
-    path = heartbeat_path(federator.settings)
-    warned: set[str] = set()
-    while True:
-        _warn(federator, warned)
-        healthy, detail = federator.health()
-        if path is not None:
-            try:
-                await asyncio.to_thread(
-                    write_heartbeat,
-                    path,
-                    name,
-                    healthy=healthy,
-                    detail=detail,
-                    figures=federator.figures(),
-                )
-            except OSError as exc:
-                _logger.warning("no heartbeat", extra={"fields": {"reason": str(exc)}})
-        await asyncio.sleep(INTERVAL_SECONDS)
+def _state_now(federator: AnyFederator, warned: set[str]) -> ProcessState:
+    _warn(federator, warned)
+    healthy, detail = federator.health()
+    return ProcessState(healthy, detail, federator.figures())
 
 
 def _warn(federator: AnyFederator, warned: set[str]) -> None:

@@ -1,16 +1,19 @@
-"""A port at which Prometheus finds the metrics of a process, `http://<host>:<port>/metrics`.
+"""A port of a process for those who watch it: `http://<host>:<port>/metrics`, `/live`, `/ready`.
 
-Served by threads of their own, so that a process that is stuck still says so; by a few at once,
-each for some seconds at most. At an address of this machine alone it answers to that address and to
-localhost, not to a name that a page of some site leads here (DNS rebinding).
+`/metrics` is for Prometheus. `/live` is 503 when the process has to be ended, as it does nothing
+any more; never because something else is away. `/ready` is 503 while it takes no new work, and says
+why. Served by threads of their own, so that a process that is stuck still says so; by a few at
+once, each for some seconds at most. At an address of this machine alone it answers to that address
+and to localhost, not to a name that a page of some site leads here (DNS rebinding).
 """
 
+import asyncio
 import logging
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from socketserver import ThreadingMixIn
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
@@ -28,22 +31,38 @@ _logger = logging.getLogger(__name__)
 Read = Callable[[Families], None]
 """Adds a process's metrics; called at each scrape, from any thread."""
 
+
+class WatchedProcess(Protocol):
+    """How a process is: interface of `mqlake.processes.heart.Heart`, asked from any thread."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def is_live(self) -> bool: ...
+    @property
+    def is_healthy(self) -> bool: ...
+    def readiness(self) -> tuple[bool, str]: ...
+
+
 MOST_AT_ONCE: Final = 8
 """Connections; more are closed."""
+_WELL: Final = "200 OK"
+_UNWELL: Final = "503 Service Unavailable"
+ANSWER_SECONDS: Final = 5.0
+"""An event loop that is stuck for so long has no metrics, which says just that."""
 IDLE_SECONDS: Final = 10.0
 """A client may say, or take, nothing for so long."""
 
 
 class _Reader(Collector):
-    def __init__(self, name: str, is_healthy: Callable[[], bool], read: Read) -> None:
-        self._name = name
-        self._is_healthy = is_healthy
+    def __init__(self, health: WatchedProcess, read: Read) -> None:
+        self._health = health
         self._read = read
 
     def collect(self) -> Iterator[Family]:
         families = Families()
-        families.add("mqlake_build_info", 1, self._name, VERSION)
-        families.add("mqlake_healthy", int(self._is_healthy()), self._name)
+        families.add("mqlake_build_info", 1, self._health.name, VERSION)
+        families.add("mqlake_healthy", int(self._health.is_healthy), self._health.name)
         for level, count in logged_lines().items():
             families.add("mqlake_logged_lines_total", count, level)
         self._read(families)
@@ -53,18 +72,20 @@ class _Reader(Collector):
         return ()  # else it would be asked while its process starts
 
 
-def new_registry(name: str, is_healthy: Callable[[], bool], read: Read) -> CollectorRegistry:
-    """Return the metrics that are served for a process.
+def in_event_loop(read: Read) -> Read:
+    """Return a function for other threads that has the running event loop add a process's metrics.
 
-    Args:
-        name: Name of the process.
-        is_healthy: Whether it does its work.
-        read: Adds its own metrics.
+    It raises TimeoutError when the loop is stuck.
     """
-    registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
-    registry.register(_Reader(name, is_healthy, read))
-    return registry
+    loop = asyncio.get_running_loop()
+
+    async def look(families: Families) -> None:
+        read(families)
+
+    def read_there(families: Families) -> None:
+        asyncio.run_coroutine_threadsafe(look(families), loop).result(ANSWER_SECONDS)
+
+    return read_there
 
 
 class _Handler(WSGIRequestHandler):
@@ -101,27 +122,45 @@ class _Server6(_Server):
     address_family = socket.AF_INET6
 
 
-def _application(registry: CollectorRegistry, host: str) -> Any:
+def _application(health: WatchedProcess, read: Read, host: str) -> Any:
     """Return the application of a server that listens on an address."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    registry.register(_Reader(health, read))
     metrics, is_private = make_wsgi_app(registry), is_loopback(host)
 
     def answer(environ: dict[str, Any], start_response: Any) -> Any:
+        def say(status: str, text: str) -> list[bytes]:
+            start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+            return [f"{text}\n".encode()]
+
         if is_private and not names_this_machine(environ.get("HTTP_HOST", "")):
-            start_response("421 Misdirected Request", [("Content-Type", "text/plain")])
-            return [b"ask by an address or localhost, not by another name\n"]
+            return say("421 Misdirected Request", "ask by an address or localhost, not by a name")
+        if environ.get("PATH_INFO") == "/live":
+            is_live = health.is_live
+            return say(*(_WELL, "live") if is_live else (_UNWELL, health.readiness()[1]))
+        if environ.get("PATH_INFO") == "/ready":
+            is_ready, detail = health.readiness()
+            return say(_WELL if is_ready else _UNWELL, detail)
         return metrics(environ, start_response)
 
     return answer
 
 
 class MetricsServer:
-    """Serves a process's metrics, if it is to; a port that is taken costs the metrics alone."""
+    """Serves the port of a process, if it is to have one; that it is taken costs no more than that.
 
-    def __init__(self, settings: MetricsSettings, registry: CollectorRegistry) -> None:
+    Args:
+        settings: Address to listen on.
+        health: How the process is.
+        read: Adds the metrics of its own.
+    """
+
+    def __init__(self, settings: MetricsSettings, health: WatchedProcess, read: Read) -> None:
         self._server: WSGIServer | None = None
         if not settings.port:
             return
-        application = _application(registry, settings.host)
+        application = _application(health, read, settings.host)
         try:
             found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
             kind = _Server6 if found[0][0] == socket.AF_INET6 else _Server

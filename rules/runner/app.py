@@ -20,8 +20,8 @@ from mqlake.log.kafka_ranges import KafkaRangeReader
 from mqlake.log.kafka_reader import KafkaLogReader
 from mqlake.logs import set_up_logging
 from mqlake.metrics.families import Families
-from mqlake.metrics.server import MetricsServer, new_registry
-from mqlake.processes.heartbeat import INTERVAL_SECONDS, write_heartbeat
+from mqlake.metrics.server import MetricsServer
+from mqlake.processes.heart import Heart, ProcessState
 from mqlake.processes.log_disk import LogDisk
 from mqlake.processes.tracing import Tracer, open_tracer
 from mqlake.records.messages import RUNNER
@@ -74,9 +74,9 @@ class _Process:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._end, "")
         settings = self._settings
-        registry = new_registry(settings.name, self._is_healthy, self._add_metrics)
-        metrics = MetricsServer(settings.metrics, registry)
-        beat = asyncio.create_task(self._beat())
+        heart = Heart(settings.name, settings.heartbeat_file)
+        metrics = MetricsServer(settings.metrics, heart, self._add_metrics)
+        beat = asyncio.create_task(heart.beat_on(self._state_now))
         work = asyncio.create_task(self._work())
         try:
             await asyncio.wait((work, self._ended), return_when=asyncio.FIRST_COMPLETED)
@@ -140,30 +140,13 @@ class _Process:
         finally:
             await runner.close(is_orderly=self._is_orderly)
 
-    def _is_healthy(self) -> bool:
-        return self._runner is not None and self._runner.health()[0]
-
     def _add_metrics(self, families: Families) -> None:
         if self._runner is not None:
             self._runner.add_metrics(families)
 
-    async def _beat(self) -> None:
-        path = self._settings.heartbeat_file
-        while path is not None:
-            runner = self._runner
-            healthy, detail = runner.health() if runner else (False, f"waits for {self._waits_for}")
-            if problem := self._disk.why_full():
-                detail += f"; what they append waits, the log is full: {problem}"
-            figures = runner.figures() if runner else {}
-            try:
-                await asyncio.to_thread(
-                    write_heartbeat,
-                    path,
-                    self._settings.name,
-                    healthy=healthy,
-                    detail=detail,
-                    figures=figures,
-                )
-            except OSError as exc:  # a full disk: actions go on all the same
-                logger.warning("no heartbeat", extra={"fields": {"reason": str(exc)}})
-            await asyncio.sleep(INTERVAL_SECONDS)
+    def _state_now(self) -> ProcessState:
+        runner = self._runner
+        healthy, detail = runner.health() if runner else (False, f"waits for {self._waits_for}")
+        if problem := self._disk.why_full():
+            detail += f"; what they append waits, the log is full: {problem}"
+        return ProcessState(healthy, detail, runner.figures() if runner else {})

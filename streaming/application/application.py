@@ -7,11 +7,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
@@ -21,7 +19,8 @@ from mqlake.clock import Clock
 from mqlake.errors import LogError, MqlakeError
 from mqlake.log.admin import LogAdmin
 from mqlake.logs import set_up_logging
-from mqlake.processes.heartbeat import INTERVAL_SECONDS, write_heartbeat
+from mqlake.processes.heart import Heart
+from mqlake.processes.heartbeat import INTERVAL_SECONDS
 from streaming.application.figures import QueryFigures, Watched, read_heap, read_positions
 from streaming.application.poison import PoisonGuard
 from streaming.application.supervision import QuerySupervisor
@@ -62,47 +61,6 @@ class Stop:
         if self.starting:
             self.starting = False
             raise StoppedEarly
-
-
-class Heart:
-    """Writes how the application is.
-
-    Args:
-        name: Name of the application.
-        file: Heartbeat file; None: none is written.
-    """
-
-    def __init__(self, name: str, file: Path | None) -> None:
-        self.name = name
-        self.file = file
-
-    def beat(self, *, healthy: bool, detail: str, figures: dict[str, Any] | None = None) -> None:
-        if self.file is None:
-            return
-        try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            write_heartbeat(self.file, self.name, healthy=healthy, detail=detail, figures=figures)
-        except OSError as error:
-            # A full disk, say: that the heartbeat grows old says enough; the rest goes on.
-            _logger.warning("heartbeat not written", extra={"fields": {"reason": str(error)}})
-
-    @contextmanager
-    def during(self, detail: str) -> Iterator[None]:
-        """Tell all the time of the work in a `with` block, which may take long."""
-        is_over = threading.Event()
-
-        def go_on() -> None:
-            while not is_over.is_set():
-                self.beat(healthy=False, detail=detail)
-                is_over.wait(INTERVAL_SECONDS)
-
-        saying = threading.Thread(target=go_on, name="heart", daemon=True)
-        saying.start()
-        try:
-            yield
-        finally:
-            is_over.set()
-            saying.join()
 
 
 class Look(NamedTuple):

@@ -17,7 +17,8 @@ from mqlake.log.log_topics import KEPT_A_WEEK_BYTES, KEPT_A_WEEK_MS
 from mqlake.log.lost_end import REMEMBERED, noted_gaps
 from mqlake.log.shorter import check_not_shorter
 from mqlake.metrics.families import Families
-from mqlake.metrics.server import MetricsServer, new_registry
+from mqlake.metrics.server import MetricsServer
+from mqlake.processes.heart import Heart
 from mqlake.processes.heartbeat import INTERVAL_SECONDS
 from mqlake.records.federation import FEDERATION
 from mqlake.records.federation import KEY as FEDERATION_KEY
@@ -38,7 +39,6 @@ from streaming import queries
 from streaming.application.application import (
     LOCK_TIMEOUT_SECONDS,
     Engine,
-    Heart,
     Look,
     Stop,
     run,
@@ -250,8 +250,7 @@ class _Lake:
                 *self._runs.watched(runs),
             ]
         )
-        registry = new_registry(NAME, lambda: not self._queries.trouble(), self._add_figures)
-        metrics = MetricsServer(settings.metrics, registry)
+        metrics = MetricsServer(settings.metrics, engine.heart, self._add_figures)
         code = engine.watch(
             self._queries, self._measured, self._look, archive_after=_ARCHIVE_AFTER_SECONDS
         )

@@ -7,15 +7,14 @@ import asyncio
 import logging
 import os
 import signal
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from mqlake.errors import OperationalError
 from mqlake.logs import set_up_logging
 from mqlake.metrics.families import Families
-from mqlake.metrics.server import MetricsServer, new_registry
-from mqlake.processes.heartbeat import INTERVAL_SECONDS, write_heartbeat
+from mqlake.metrics.server import MetricsServer
+from mqlake.processes.heart import Heart, ProcessState
 from mqlake.processes.query_application import NAME, SOCKET_FILE
 from mqlake.processes.status import load_state
 from streaming.engine.exclusive import Lock
@@ -79,13 +78,12 @@ class _Process:
             await self._keeper.open(path)
         except OSError as exc:
             raise OperationalError(f"cannot listen at {path}: {exc.strerror}") from exc
-        metrics = MetricsServer(
-            self._settings.metrics, new_registry(NAME, self._is_healthy, self._add_metrics)
-        )
+        heart = Heart(NAME, self._settings.heartbeat_file)
+        metrics = MetricsServer(self._settings.metrics, heart, self._add_metrics)
         try:
             async with asyncio.TaskGroup() as tasks:
                 keeping = tasks.create_task(self._keeper.run())
-                beating = tasks.create_task(self._beat())
+                beating = tasks.create_task(heart.beat_on(self._state_now))
                 await stopping.wait()
                 keeping.cancel()
                 beating.cancel()
@@ -111,25 +109,8 @@ class _Process:
             await asyncio.sleep(_LOOK_SECONDS)
         self._waits_for_memory = False
 
-    async def _beat(self) -> None:
-        file = self._settings.heartbeat_file
-        while file is not None:
-            write = partial(
-                write_heartbeat,
-                file,
-                NAME,
-                healthy=self._is_healthy(),
-                detail=self._detail(),
-                figures=self._figures(),
-            )
-            try:
-                await asyncio.to_thread(write)
-            except OSError as exc:
-                _logger.warning("heartbeat not written", extra={"fields": {"reason": str(exc)}})
-            await asyncio.sleep(INTERVAL_SECONDS)
-
-    def _is_healthy(self) -> bool:
-        return not self._keeper.trouble
+    def _state_now(self) -> ProcessState:
+        return ProcessState(not self._keeper.trouble, self._detail(), self._figures())
 
     def _detail(self) -> str:
         keeper = self._keeper

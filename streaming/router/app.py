@@ -15,7 +15,8 @@ from mqlake.errors import LogError
 from mqlake.log.admin import LogAdmin
 from mqlake.log.growth_watch import GrowthWatch
 from mqlake.metrics.families import Families
-from mqlake.metrics.server import MetricsServer, new_registry
+from mqlake.metrics.server import MetricsServer
+from mqlake.processes.heart import Heart
 from mqlake.records.messages import (
     DEAD_LETTERS,
     EVENTS,
@@ -30,7 +31,6 @@ from streaming import queries
 from streaming.application.application import (
     LOCK_TIMEOUT_SECONDS,
     Engine,
-    Heart,
     Look,
     Stop,
     run,
@@ -281,8 +281,7 @@ class _Router:
             heart.file = self._settings.heartbeat_file
         engine.begin("rules", self._controller.run)
         engine.begin("unread", self._unread.run, self._query_positions)
-        registry = new_registry(NAME, lambda: self._is_routing, self._add_figures)
-        self._metrics = MetricsServer(self._settings.metrics, registry)
+        self._metrics = MetricsServer(self._settings.metrics, heart, self._add_figures)
 
     def _count(self) -> None:
         """Have rules counted once they are past all that the router before can have counted."""

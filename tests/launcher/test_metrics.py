@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from launcher.log.room import LogRoomFinding
-from launcher.metrics import SupervisorMetrics, metrics_url
+from launcher.metrics import SupervisorMetrics, metrics_url, state_of
 from mqlake.metrics.families import Families
 from mqlake.metrics.names import SUPERVISOR
+from mqlake.processes.heart import ProcessState
 from tests.mqlake.test_status import make_state
 
 
@@ -57,11 +58,11 @@ def test_every_process_tells_all_that_is_in_the_table(tmp_path: Path) -> None:
     assert {one.labels["process"]: one.value for one in up.samples} == {"log": 1, "api": 0}
 
 
-def test_a_system_is_healthy_when_all_of_it_is(tmp_path: Path) -> None:
+def test_a_system_is_healthy_when_all_of_it_is() -> None:
     state = make_state()
-    assert SupervisorMetrics(lambda: state, tmp_path).is_healthy()
-    state = replace(state, phase="stopping")
-    assert not SupervisorMetrics(lambda: state, tmp_path).is_healthy()
+    assert state_of(state) == ProcessState(healthy=True, detail="running")
+    stopping = replace(state, phase="stopping")
+    assert state_of(stopping) == ProcessState(healthy=False, detail="stopping")
 
 
 def test_what_listens_everywhere_is_reached_here() -> None:

@@ -10,8 +10,9 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 
 from mqlake.clock import ManualClock
+from mqlake.processes.heart import Heart
 from streaming.application import application
-from streaming.application.application import Engine, Heart, Stop, run_engine
+from streaming.application.application import Engine, Stop, run_engine
 from streaming.jvm.process import Jvm
 
 pytestmark = pytest.mark.programs

@@ -11,7 +11,7 @@ import uvloop
 from ingest.gateway.load.garbage import collect_rarely
 from ingest.gateway.log.partitions import count_partitions
 from ingest.gateway.process.gateway import Gateway
-from ingest.gateway.process.metrics import GatewayMetrics
+from ingest.gateway.process.metrics import add_metrics
 from ingest.gateway.process.process import Process
 from ingest.gateway.process.status import Status
 from ingest.gateway.settings.gateway import GatewaySettings
@@ -25,8 +25,8 @@ from mqlake.log.kafka_ranges import KafkaRangeReader
 from mqlake.log.kafka_reader import KafkaLogReader
 from mqlake.log.kafka_writer import KafkaLogWriter
 from mqlake.logs import set_up_logging
-from mqlake.metrics.server import MetricsServer, new_registry
-from mqlake.processes.heartbeat import INTERVAL_SECONDS, write_heartbeat
+from mqlake.metrics.server import MetricsServer, in_event_loop
+from mqlake.processes.heart import Heart, ProcessState
 from mqlake.processes.tracing import Tracer, open_tracer
 
 logger = logging.getLogger(__name__)
@@ -124,11 +124,11 @@ async def _serve(
         await reader.close()
     gateway = Gateway(settings, log, partitions, stop, SystemClock(), tracer)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, gateway.reloading.begin)
-    shown = GatewayMetrics(gateway.status)
-    registry = new_registry(settings.name, shown.is_healthy, shown.read)
-    metrics = MetricsServer(settings.metrics, registry)
+    heart = Heart(settings.name, settings.heartbeat_file)
+    read = in_event_loop(partial(add_metrics, gateway.status))
+    metrics = MetricsServer(settings.metrics, heart, read)
     collect_rarely()
-    heartbeats = asyncio.create_task(_write_heartbeats(gateway.status, settings))
+    heartbeats = asyncio.create_task(heart.beat_on(partial(_state_now, gateway.status)))
     try:
         await Process(gateway, stop).run()
     finally:
@@ -136,20 +136,6 @@ async def _serve(
         await asyncio.to_thread(metrics.close)
 
 
-async def _write_heartbeats(status: Status, settings: GatewaySettings) -> None:
-    path = settings.heartbeat_file
-    while path is not None:
-        healthy, detail = status.health()
-        figures = status.figures()
-        try:
-            await asyncio.to_thread(
-                write_heartbeat,
-                path,
-                settings.name,
-                healthy=healthy,
-                detail=detail,
-                figures=figures,
-            )
-        except OSError as exc:  # a full disk: clients are served all the same
-            logger.warning("no heartbeat", extra={"fields": {"reason": str(exc)}})
-        await asyncio.sleep(INTERVAL_SECONDS)
+def _state_now(status: Status) -> ProcessState:
+    healthy, detail = status.health()
+    return ProcessState(healthy, detail, status.figures(), healthy and status.takes_clients)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
 from mqlake.processes.latency import BOUNDS_MS
@@ -11,9 +9,6 @@ from mqlake.processes.latency import BOUNDS_MS
 if TYPE_CHECKING:
     from ingest.gateway.process.status import Status
     from mqlake.metrics.families import Families
-
-ANSWER_SECONDS: Final = 5.0
-"""A gateway whose event loop is stuck for so long has no metrics, which says just that."""
 
 COUNTERS: Final = {
     "connections_opened": "connections_opened",
@@ -45,62 +40,33 @@ _DROPPED: Final = "dropped_"
 _BOUNDS_SECONDS: Final = [bound / 1000 for bound in BOUNDS_MS]
 
 
-class GatewayMetrics:
-    """Adds the figures of a gateway to a look; in the event loop, which alone may touch it."""
-
-    def __init__(self, status: Status) -> None:
-        self._status = status
-        self._loop = asyncio.get_running_loop()
-
-    def is_healthy(self) -> bool:
-        return self._status.health()[0]
-
-    def read(self, families: Families) -> None:
-        """Look from another thread.
-
-        Raises:
-            TimeoutError: The event loop is stuck.
-        """
-        done: Future[None] = Future()
-
-        def look() -> None:
-            try:
-                self.add(families)
-            except Exception as exc:  # noqa: BLE001 - raised in the waiting thread
-                done.set_exception(exc)
-            else:
-                done.set_result(None)
-
-        self._loop.call_soon_threadsafe(look)
-        done.result(ANSWER_SECONDS)
-
-    def add(self, families: Families) -> None:
-        """Add all there is to tell."""
-        status, counters = self._status, self._status.counters
-        for name, value in status.gauges().items():
-            families.add(f"mqlake_gateway_{name}", value)
-        for counter, name in COUNTERS.items():
-            families.add(f"mqlake_gateway_{name}_total", getattr(counters, counter))
-        families.add("mqlake_gateway_session_records_ignored_total", status.ignored_session_records)
-        for direction in ("received", "sent"):
-            of_all, of_1, of_2 = (
-                getattr(counters, f"messages_{direction}{suffix}")
-                for suffix in ("", "_qos_1", "_qos_2")
+def add_metrics(status: Status, families: Families) -> None:
+    """Add the figures of a gateway; in its event loop."""
+    counters = status.counters
+    for name, value in status.gauges().items():
+        families.add(f"mqlake_gateway_{name}", value)
+    for counter, name in COUNTERS.items():
+        families.add(f"mqlake_gateway_{name}_total", getattr(counters, counter))
+    families.add("mqlake_gateway_session_records_ignored_total", status.ignored_session_records)
+    for direction in ("received", "sent"):
+        of_all, of_1, of_2 = (
+            getattr(counters, f"messages_{direction}{suffix}")
+            for suffix in ("", "_qos_1", "_qos_2")
+        )
+        name = f"mqlake_gateway_messages_{direction}_total"
+        for qos, value in (("0", of_all - of_1 - of_2), ("1", of_1), ("2", of_2)):
+            families.add(name, value, qos)
+    for counter in counters.__slots__:
+        if counter.startswith(_DROPPED):
+            families.add(
+                "mqlake_gateway_messages_dropped_total",
+                getattr(counters, counter),
+                counter.removeprefix(_DROPPED),
             )
-            name = f"mqlake_gateway_messages_{direction}_total"
-            for qos, value in (("0", of_all - of_1 - of_2), ("1", of_1), ("2", of_2)):
-                families.add(name, value, qos)
-        for counter in counters.__slots__:
-            if counter.startswith(_DROPPED):
-                families.add(
-                    "mqlake_gateway_messages_dropped_total",
-                    getattr(counters, counter),
-                    counter.removeprefix(_DROPPED),
-                )
-        for stage, latencies in status.latencies.stages.items():
-            families.add_histogram(
-                f"mqlake_gateway_{stage}_seconds",
-                _BOUNDS_SECONDS,
-                latencies.counts,
-                latencies.sum_ms / 1000,
-            )
+    for stage, latencies in status.latencies.stages.items():
+        families.add_histogram(
+            f"mqlake_gateway_{stage}_seconds",
+            _BOUNDS_SECONDS,
+            latencies.counts,
+            latencies.sum_ms / 1000,
+        )

@@ -105,6 +105,11 @@ class Status:
         detail = f"{clients} clients, {subscriptions} subscriptions{state}"
         return True, f"{detail}{self._catching_up()}{self._lacking()}"
 
+    @property
+    def takes_clients(self) -> bool:
+        """Tell whether new clients are let in."""
+        return self._parts.draining.state == SERVING
+
     def _hindrance(self) -> str:
         waited = self._parts.routes.oldest_wait_seconds
         if not self._parts.routes.is_answered:

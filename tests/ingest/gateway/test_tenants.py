@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ingest.gateway.base.drops import DropReason
-from ingest.gateway.process.metrics import GatewayMetrics
+from ingest.gateway.process.metrics import add_metrics
 from ingest.gateway.settings.gateway import GatewaySettings
 from ingest.protocol.packets import (
     Connack,
@@ -312,7 +312,7 @@ async def test_no_word_tells_of_another_tenant() -> None:
                 assert HUSH.encode() not in (record.key or b"") + (record.value or b"")
         assert any(HUSH.encode() in (one.value or b"") for one in harness.log.records(EVENTS))
         families = Families()
-        GatewayMetrics(harness.gateway.status).add(families)
+        add_metrics(harness.gateway.status, families)
         heard += [repr(one) for family in families for one in family.samples]
         heard += [
             repr(harness.gateway.status.heartbeat().counters),
