@@ -548,7 +548,6 @@ def test_an_output_that_the_log_does_not_take_is_a_dead_letter(
 
 
 @pytest.mark.campaign("the other tests of this file run the same query")
-@pytest.mark.campaign("the other tests of this file run queries with memory the same way")
 def test_what_is_decoded_by_a_schema_is_counted_and_what_is_not_is_told(
     start: Callable[..., Engine],
 ) -> None:
@@ -597,7 +596,6 @@ def test_a_version_counts_from_its_first_offset_to_its_last(
 
 
 @pytest.mark.campaign("the other tests of this file run the same query")
-@pytest.mark.campaign("the other tests of this file run queries with memory the same way")
 def test_a_rule_pays_for_the_tasks_of_its_query_and_of_no_other(
     start: Callable[..., Engine],
 ) -> None:
@@ -620,7 +618,6 @@ def test_a_rule_pays_for_the_tasks_of_its_query_and_of_no_other(
 
 
 @pytest.mark.campaign("the other tests of this file run the same query")
-@pytest.mark.campaign("the other tests of this file run queries with memory the same way")
 def test_a_window_by_receipt_closes_without_messages(start: Callable[..., Engine]) -> None:
     engine = start(
         "receipt",
@@ -670,7 +667,6 @@ def test_streams_are_joined_and_silence_is_told(start: Callable[..., Engine]) ->
 
 
 @pytest.mark.campaign("the other tests of this file run the same query")
-@pytest.mark.campaign("the other tests of this file run queries with memory the same way")
 def test_rules_with_memory_that_feed_each_other_are_stopped_and_say_so(
     start: Callable[..., Engine],
 ) -> None:
