@@ -230,6 +230,8 @@ class SystemPlan:
             "MQLAKE_GATEWAY_LISTENERS": to_json(self.listeners[gateway.name]),
             "MQLAKE_GATEWAY_LAKE_DIR": str(self.data.root),
             "MQLAKE_GATEWAY_STORE_DIR": str(self.data.gateways / gateway.name),
+            # Whoever stops a part waits for seconds; `bin/mqlake drain` comes before a restart.
+            "MQLAKE_GATEWAY_DRAIN_SECONDS": "0",
             **self._log_environment("gateway"),
         }
         if self.balancing is not None:

@@ -13,6 +13,7 @@ client turns.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -36,6 +37,9 @@ DEFAULT_CONNECTIONS_PER_SECOND: Final = 50.0
 STEP_SECONDS: Final = 0.05
 ANSWER_SECONDS: Final = 5.0
 """How long a client's messages may wait for the log; then it goes without an answer."""
+
+_SHARE_FOR_CLIENTS: Final = 0.8
+"""Part of a drain's time in which they go; the log has the rest to take what they left."""
 
 PAUSED_BY_DRAIN: Final = "drain"
 _REASON: Final = "the gateway is being drained"
@@ -75,8 +79,8 @@ class Draining:
         self._connections = connections
         self._is_idle = is_idle
         self._drain: Drain | None = None
-        self._is_drained = False
         self._begun = asyncio.Event()
+        self._drained = asyncio.Event()
         self._next: list[Socket] = []
         # Those that are read no further, and when they go at the latest.
         self._paused: dict[Socket, float] = {}
@@ -85,7 +89,7 @@ class Draining:
     def state(self) -> str:
         if self._drain is None:
             return SERVING
-        return DRAINED if self._is_drained else DRAINING
+        return DRAINED if self._drained.is_set() else DRAINING
 
     @property
     def server_reference(self) -> str:
@@ -105,7 +109,7 @@ class Draining:
         """Let clients go from now on; while it is under way: in another way."""
         logger.info("drain begins", extra={"fields": {"per_second": drain.connections_per_second}})
         self._drain = drain
-        self._is_drained = False
+        self._drained.clear()
         self._begun.set()
 
     def undo(self) -> None:
@@ -115,10 +119,23 @@ class Draining:
         logger.info("drain is undone", extra={"fields": {"state": self.state}})
         self._drain = None
         self._begun.clear()
+        self._drained.clear()
         self._next.clear()
         paused, self._paused = self._paused, {}
         for connection in paused:
             connection.resume_reading(PAUSED_BY_DRAIN)
+
+    async def over(self, seconds: float) -> None:
+        """Let all clients go over some seconds; return when none is left, or they have passed.
+
+        Few clients go as fast as with any drain: the rate is for the others' sake.
+        """
+        clients = len(self._connections)
+        per_second = clients / (_SHARE_FOR_CLIENTS * seconds)
+        self.begin(Drain(max(per_second, DEFAULT_CONNECTIONS_PER_SECOND)))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._drained.wait()
 
     async def run(self) -> None:
         """Let clients go whenever that is asked for, until cancelled."""
@@ -168,6 +185,6 @@ class Draining:
 
     def _look_for_the_end(self) -> None:
         """Say so when the process may end: no client is here and the log has everything."""
-        if not self._is_drained and self._is_idle():
-            self._is_drained = True
+        if not self._drained.is_set() and self._is_idle():
+            self._drained.set()
             logger.info("drained")

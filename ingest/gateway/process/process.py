@@ -87,6 +87,7 @@ class Process:
                 try:
                     await self._listen()
                     await self._stop.wait()
+                    await self._drain()
                     if gateway.ending.is_trusted:
                         await self._take_leave()
                     else:
@@ -274,6 +275,20 @@ class Process:
             self._gateway.delivery.gone()
 
     # The end
+
+    async def _drain(self) -> None:
+        """Send clients to other gateways first, if it is to; until it is to end in any case."""
+        gateway, seconds = self._gateway, self._gateway.settings.drain_seconds
+        if not seconds or gateway.ending.failure is not None:
+            return
+        self._stop.clear()
+        drained = asyncio.create_task(gateway.draining.over(seconds))
+        told_again = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait((drained, told_again), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            drained.cancel()
+            told_again.cancel()
 
     def _close_connections(self) -> None:
         """Close all sockets, those that are being accepted just now too."""

@@ -262,6 +262,14 @@ class GatewaySettings(ProcessSettings):
         description="Maximum message_delivered and message_acked events per second, together, "
         "while a rule reads them. More are only counted (events_left_out). 0: none.",
     )
+    drain_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        le=3600,
+        description="Time over which clients are sent to other gateways when the process gets "
+        "SIGTERM, a part of them each second. A second SIGTERM ends that. 0: all connections end "
+        "at once, as always with `bin/mqlake up`.",
+    )
     sys_interval_seconds: float = Field(
         default=10.0,
         ge=0,

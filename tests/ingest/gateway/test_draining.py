@@ -270,3 +270,43 @@ async def test_many_clients_that_move_while_messages_flow_get_each_once_in_order
         await drained(first)
     expected = [b"%d" % number for number in range(messages)]
     assert all(subscriber.payloads == expected for subscriber in subscribers)
+
+
+async def test_clients_go_to_others_before_a_process_ends_that_was_told_to() -> None:
+    async with running_gateway(drain_seconds=60.0) as harness:
+        clients = [await Client.connect(harness.port, f"c{number}") for number in range(3)]
+        harness.stop.set()
+        for client in clients:
+            await client.expect_disconnect(DisconnectReasonCode.USE_ANOTHER_SERVER)
+        await until(harness.task.done)
+
+
+async def test_who_tells_it_twice_does_not_wait() -> None:
+    async with running_gateway(drain_seconds=3_600.0) as harness:
+        client = await Client.connect(harness.port, "c")
+        harness.log.hold_reports()
+        client.send(Publish("a", b"1", 1, packet_id=1))
+        await until(lambda: harness.counters.messages_received == 1)
+        harness.stop.set()
+        await until(lambda: harness.gateway.draining.state == "draining")
+        assert not harness.task.done()
+        harness.stop.set()
+        await until(lambda: harness.gateway.status.health() == (False, "stopping"))
+        harness.log.release_reports()
+        await until(harness.task.done)
+
+
+async def test_one_that_nobody_leaves_is_ended_after_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ingest.gateway.clients.draining.ANSWER_SECONDS", 3_600.0)
+    async with running_gateway(drain_seconds=0.1) as harness:
+        client = await Client.connect(harness.port, "c")
+        harness.log.hold_reports()
+        client.send(Publish("a", b"1", 1, packet_id=1))
+        await until(lambda: harness.counters.messages_received == 1)
+        harness.stop.set()
+        await until(lambda: harness.gateway.status.health() == (False, "stopping"))
+        harness.log.release_reports()
+        await client.expect(Puback)
+        await client.expect_disconnect(DisconnectReasonCode.SERVER_SHUTTING_DOWN)
