@@ -1,7 +1,8 @@
-"""Ask the REST API of a running system, with the standard library alone."""
+"""Ask the REST API of a system, here or elsewhere, with the standard library alone."""
 
 import http.client
 import json
+import re
 import ssl
 import time
 import urllib.error
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote, urlencode
 
 from mqlake.errors import OperationalError
@@ -48,25 +49,52 @@ def api_context(state: SystemState) -> ssl.SSLContext | None:
     return pinned_context(Path(state.api_certificate)) if state.api_certificate else None
 
 
-class ApiClient:
-    """The API of the system on a data directory.
+class ApiAddress(NamedTuple):
+    """An API of any machine, and who asks it.
 
-    Args:
-        data_dir: Folder of the system: its state has the address of the API, and it has the token.
-
-    Raises:
-        OperationalError: No system runs there, or its token or certificate cannot be read.
+    Attributes:
+        url: Such as `https://mqlake.example:8080`. Its certificate is checked against the
+            authorities that this machine trusts.
+        token_file: File with a key of the API.
     """
 
-    def __init__(self, data_dir: Path) -> None:
-        state = read_state(data_dir)
-        self._url = state.api_url + PREFIX
-        self._context = api_context(state)
-        path = data_dir / TOKEN_FILE
+    url: str
+    token_file: Path
+
+
+System: TypeAlias = Path | ApiAddress
+"""A data directory of this machine, whose state says where the API is, or an API elsewhere."""
+
+
+class ApiClient:
+    """The API of a system.
+
+    Args:
+        system: Whose.
+
+    Raises:
+        OperationalError: No system runs there, its URL is none, or its token or certificate cannot
+            be read.
+    """
+
+    def __init__(self, system: System) -> None:
+        if isinstance(system, ApiAddress):
+            url, token_file, proxies = _base_url(system.url), system.token_file, None
+            context = ssl.create_default_context() if url.startswith("https:") else None
+        else:
+            state = read_state(system)
+            url, token_file, proxies = state.api_url, system / TOKEN_FILE, dict[str, str]()
+            context = api_context(state)
+        self._url = url + PREFIX
         try:
-            self._token = path.read_text(encoding="ascii").strip()
+            self._token = token_file.read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError) as exc:
-            raise OperationalError(f"the API's token {path} cannot be read: {exc}") from exc
+            raise OperationalError(f"the API's token {token_file} cannot be read: {exc}") from exc
+        self._opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler(proxies),
+            urllib.request.HTTPSHandler(context=context),
+            _NoRedirects,
+        )
 
     def get(self, path: str, **parameters: Any) -> Any:
         """Return the answer of a path; parameters that are None are left out.
@@ -151,8 +179,8 @@ class ApiClient:
         until = time.monotonic() + FOLLOW_SECONDS
         while True:
             try:
-                answer: http.client.HTTPResponse = urllib.request.urlopen(  # noqa: S310 - our own
-                    request, timeout=timeout_seconds, context=self._context
+                answer: http.client.HTTPResponse = self._opener.open(
+                    request, timeout=timeout_seconds
                 )
             except urllib.error.HTTPError as exc:
                 pause = exc.headers.get("Retry-After", "")
@@ -178,7 +206,7 @@ class ApiClient:
         if body is not None:
             headers["Content-Type"] = content_type
         data = json.dumps(body).encode() if isinstance(body, dict) else body
-        return urllib.request.Request(  # noqa: S310 - the address is our own system's
+        return urllib.request.Request(  # noqa: S310 - it is an HTTP URL
             url, data, headers, method=method
         )
 
@@ -199,6 +227,26 @@ class ApiClient:
             raise ApiError(_problem(exc), exc.code) from exc
         except (OSError, ValueError) as exc:
             raise OperationalError(f"the API at {self._url} does not answer: {exc}") from exc
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """An API redirects no request; where another server would, the token does not go there."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def _base_url(url: str) -> str:
+    """Return the URL of an API without its path.
+
+    Raises:
+        OperationalError: It is none of HTTP, or has a part that none has.
+    """
+    if not re.fullmatch(rf"https?://[^/@?#\s]+({PREFIX})?/?", url):
+        raise OperationalError(
+            f"{url!r} is no address of an API: expected one such as https://mqlake.example:8080"
+        )
+    return url.removesuffix("/").removesuffix(PREFIX)
 
 
 def _text(value: Any) -> Any:

@@ -1,7 +1,6 @@
 """Add, change, list and remove accounts of the API and its dashboard."""
 
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import click
@@ -9,7 +8,7 @@ import click
 from cli.shared import options as _options
 from cli.shared.passwords import read_password
 from cli.shared.tables import print_list, shown_all
-from mqlake.api_client import ApiClient
+from mqlake.api_client import ApiClient, System
 from mqlake.records.access import ROLES
 
 
@@ -24,14 +23,14 @@ def command() -> None:
 
 @command.command("add")
 @click.argument("name")
-@_options.data_dir
+@_options.system
 @click.option("--role", type=click.Choice(ROLES), default="viewer", help="Role of the account.")
 @_options.topics
 @_options.tenants
 @click.option("--no-password", is_flag=True, help="Log in only at the identity provider.")
 def add(
     name: str,
-    data_dir: Path,
+    system: System,
     role: str,
     topics: tuple[str, ...],
     tenants: tuple[str, ...],
@@ -45,13 +44,13 @@ def add(
         "topic_filters": list(topics) or None,
         "tenants": list(tenants) or None,
     }
-    ApiClient(data_dir).post("/accounts", body)
+    ApiClient(system).post("/accounts", body)
     click.echo(f"account {name} added", err=True)
 
 
 @command.command("set")
 @click.argument("name")
-@_options.data_dir
+@_options.system
 @click.option("--role", type=click.Choice(ROLES), help="Change the role.")
 @click.option("--password", is_flag=True, help="Change the password; the command prompts for it.")
 @click.option("--topic", "topics", metavar="FILTER", multiple=True, help="Change the topics.")
@@ -60,7 +59,7 @@ def add(
 @click.option("--all-tenants", is_flag=True, help="Remove the restriction to tenants.")
 def change(
     name: str,
-    data_dir: Path,
+    system: System,
     role: str | None,
     password: bool,
     topics: tuple[str, ...],
@@ -78,27 +77,27 @@ def change(
         body["topic_filters"] = list(topics) or None
     if tenants or all_tenants:
         body["tenants"] = list(tenants) or None
-    ApiClient(data_dir).put(f"/accounts/{name}", body)
+    ApiClient(system).put(f"/accounts/{name}", body)
     click.echo(f"account {name} changed", err=True)
 
 
 @command.command("list")
-@_options.data_dir
+@_options.system
 @click.option("--limit", type=click.IntRange(1), default=1000, help="Maximum number of accounts.")
 @_options.as_json
-def list_accounts(data_dir: Path, limit: int, as_json: bool) -> None:
+def list_accounts(system: System, limit: int, as_json: bool) -> None:
     """List accounts."""
-    found = list(islice(ApiClient(data_dir).items("/accounts"), limit))
+    found = list(islice(ApiClient(system).items("/accounts"), limit))
     titles = ("name", "role", "topics", "tenants", "made", "by", "password from")
     print_list(found, titles, _row, as_json=as_json)
 
 
 @command.command("remove")
 @click.argument("name")
-@_options.data_dir
-def remove(name: str, data_dir: Path) -> None:
+@_options.system
+def remove(name: str, system: System) -> None:
     """Remove an account and end its sessions."""
-    ApiClient(data_dir).delete(f"/accounts/{name}")
+    ApiClient(system).delete(f"/accounts/{name}")
     click.echo(f"account {name} removed", err=True)
 
 

@@ -1,14 +1,13 @@
 """List and acknowledge alarms."""
 
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import click
 
 from cli.shared import options as _options
 from cli.shared.tables import print_list
-from mqlake.api_client import ApiClient
+from mqlake.api_client import ApiClient, System
 
 
 @click.group()
@@ -20,26 +19,26 @@ def command() -> None:
 
 
 @command.command("list")
-@_options.data_dir
+@_options.system
 @click.option("--cleared", is_flag=True, help="List alarms that ended in the last week.")
 @click.option("--limit", type=click.IntRange(1), default=1000, help="Maximum number of accounts.")
 @_options.as_json
-def list_alarms(data_dir: Path, cleared: bool, limit: int, as_json: bool) -> None:
+def list_alarms(system: System, cleared: bool, limit: int, as_json: bool) -> None:
     """List alarms, the most recent first."""
     state = "cleared" if cleared else "open"
-    found = list(islice(ApiClient(data_dir).items("/alarms", state=state), limit))
+    found = list(islice(ApiClient(system).items("/alarms", state=state), limit))
     titles = ("id", "severity", "what", "why", "tenant", "raised", "cleared", "acknowledged")
     print_list(found, titles, _row, as_json=as_json)
 
 
 @command.command("acknowledge")
 @click.argument("alarm_id", metavar="ID")
-@_options.data_dir
+@_options.system
 @click.option("--note", default="", help="Comment for other operators.")
 @click.option("--undo", is_flag=True, help="Undo the acknowledgement.")
-def acknowledge(alarm_id: str, data_dir: Path, note: str, undo: bool) -> None:
+def acknowledge(alarm_id: str, system: System, note: str, undo: bool) -> None:
     """Acknowledge an alarm: no notifications until it is raised again."""
-    client, path = ApiClient(data_dir), f"/alarms/{alarm_id}/acknowledge"
+    client, path = ApiClient(system), f"/alarms/{alarm_id}/acknowledge"
     if undo:
         client.delete(path)
     else:

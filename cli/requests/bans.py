@@ -1,7 +1,6 @@
 """Ban clients from all gateways, list and lift bans."""
 
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import click
@@ -9,7 +8,7 @@ import click
 from cli.shared import options as _options
 from cli.shared.spans import time_after
 from cli.shared.tables import print_list
-from mqlake.api_client import ApiClient
+from mqlake.api_client import ApiClient, System
 
 
 @click.group()
@@ -24,7 +23,7 @@ _KINDS = ("client_ids", "users", "addresses", "tokens")
 
 
 @command.command("add")
-@_options.data_dir
+@_options.system
 @click.option(
     "--client-id",
     "client_ids",
@@ -38,20 +37,20 @@ _KINDS = ("client_ids", "users", "addresses", "tokens")
 @click.option("--token", "tokens", multiple=True, help="Claim jti of a token (JWT).")
 @click.option("--for", "span", metavar="SPAN", help="Duration: 12h, 30d, 8w.  [default: forever]")
 @click.option("--reason", default="", help="Sent to 5.0 clients, and listed.")
-def add(data_dir: Path, span: str | None, **ban: Any) -> None:
+def add(system: System, span: str | None, **ban: Any) -> None:
     """Ban clients that match, and print the identifier of the ban."""
     if not any(ban[kind] for kind in _KINDS):
         raise click.UsageError("expected --client-id, --user, --address or --token")
-    click.echo(ApiClient(data_dir).post("/bans", {**ban, "until": time_after("--for", span)})["id"])
+    click.echo(ApiClient(system).post("/bans", {**ban, "until": time_after("--for", span)})["id"])
 
 
 @command.command("list")
-@_options.data_dir
+@_options.system
 @click.option("--limit", type=click.IntRange(1), default=1000, help="Maximum number of accounts.")
 @_options.as_json
-def list_bans(data_dir: Path, limit: int, as_json: bool) -> None:
+def list_bans(system: System, limit: int, as_json: bool) -> None:
     """List bans, including expired ones."""
-    found = list(islice(ApiClient(data_dir).items("/bans"), limit))
+    found = list(islice(ApiClient(system).items("/bans"), limit))
     titles = (
         "id",
         "client ids",
@@ -68,10 +67,10 @@ def list_bans(data_dir: Path, limit: int, as_json: bool) -> None:
 
 @command.command("lift")
 @click.argument("ban_id", metavar="ID")
-@_options.data_dir
-def lift(ban_id: str, data_dir: Path) -> None:
+@_options.system
+def lift(ban_id: str, system: System) -> None:
     """Lift a ban."""
-    ApiClient(data_dir).delete(f"/bans/{ban_id}")
+    ApiClient(system).delete(f"/bans/{ban_id}")
     click.echo(f"ban {ban_id} lifted", err=True)
 
 

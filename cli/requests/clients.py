@@ -1,18 +1,17 @@
 """List the clients with a stored session or a will."""
 
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import click
 
 from cli.shared import options as _options
 from cli.shared.tables import print_list
-from mqlake.api_client import ApiClient
+from mqlake.api_client import ApiClient, System
 
 
 @click.command()
-@_options.data_dir
+@_options.system
 @click.option(
     "--connected/--offline",
     default=None,
@@ -25,7 +24,7 @@ from mqlake.api_client import ApiClient
 @click.option("--limit", type=click.IntRange(1), default=1000, help="Maximum number of accounts.")
 @_options.as_json
 def command(
-    data_dir: Path,
+    system: System,
     connected: bool | None,
     username: str | None,
     gateway: str | None,
@@ -37,7 +36,7 @@ def command(
 
     A client whose session ends with its connection and that has no will is not listed.
     """
-    found = ApiClient(data_dir).items(
+    found = ApiClient(system).items(
         "/clients",
         connected=connected,
         username=username,

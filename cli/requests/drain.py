@@ -1,14 +1,13 @@
 """Move the clients of a gateway to other gateways, or accept clients again."""
 
 import time
-from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from cli.shared import options as _options
 from cli.shared.progress import progress_bar
-from mqlake.api_client import ApiClient
+from mqlake.api_client import ApiClient, System
 from mqlake.errors import OperationalError
 
 _POLL_SECONDS: Final = 0.5
@@ -18,7 +17,7 @@ _BEGIN_SECONDS: Final = 15.0
 
 @click.command()
 @click.argument("gateway")
-@_options.data_dir
+@_options.system
 @click.option(
     "--rate",
     type=click.FloatRange(min=0, min_open=True),
@@ -36,7 +35,7 @@ _BEGIN_SECONDS: Final = 15.0
 @click.option("--wait", is_flag=True, help="Wait until the gateway is drained.")
 def command(
     gateway: str,
-    data_dir: Path,
+    system: System,
     rate: float,
     server_reference: str | None,
     moved: bool,
@@ -48,7 +47,7 @@ def command(
     Nothing is lost: sessions are saved before their clients are disconnected. A drained gateway can
     be stopped. It accepts clients again after --undo or a restart.
     """
-    api = ApiClient(data_dir)
+    api = ApiClient(system)
     path = f"/gateways/{gateway}/drain"
     if undo:
         api.delete(path)

@@ -1,7 +1,6 @@
 """Create, list and revoke keys of the API."""
 
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import click
@@ -9,7 +8,7 @@ import click
 from cli.shared import options as _options
 from cli.shared.spans import time_after
 from cli.shared.tables import print_list, shown_all
-from mqlake.api_client import ApiClient
+from mqlake.api_client import ApiClient, System
 from mqlake.records.access import ROLES
 
 
@@ -23,14 +22,14 @@ def command() -> None:
 
 @command.command("create")
 @click.argument("description")
-@_options.data_dir
+@_options.system
 @click.option("--role", type=click.Choice(ROLES), default="viewer", help="Role of the account.")
 @click.option("--expires", metavar="SPAN", help="Lifetime: 12h, 30d, 8w.  [default: forever]")
 @_options.topics
 @_options.tenants
 def create(
     description: str,
-    data_dir: Path,
+    system: System,
     role: str,
     expires: str | None,
     topics: tuple[str, ...],
@@ -44,26 +43,26 @@ def create(
         "topic_filters": list(topics) or None,
         "tenants": list(tenants) or None,
     }
-    click.echo(ApiClient(data_dir).post("/keys", body)["key"])
+    click.echo(ApiClient(system).post("/keys", body)["key"])
 
 
 @command.command("list")
-@_options.data_dir
+@_options.system
 @click.option("--limit", type=click.IntRange(1), default=1000, help="Maximum number of accounts.")
 @_options.as_json
-def list_keys(data_dir: Path, limit: int, as_json: bool) -> None:
+def list_keys(system: System, limit: int, as_json: bool) -> None:
     """List keys, including expired ones."""
-    found = list(islice(ApiClient(data_dir).items("/keys"), limit))
+    found = list(islice(ApiClient(system).items("/keys"), limit))
     titles = ("id", "role", "topics", "tenants", "description", "made", "by", "ends")
     print_list(found, titles, _row, as_json=as_json)
 
 
 @command.command("revoke")
 @click.argument("key_id", metavar="ID")
-@_options.data_dir
-def revoke(key_id: str, data_dir: Path) -> None:
+@_options.system
+def revoke(key_id: str, system: System) -> None:
     """Revoke a key: it gives no access any more."""
-    ApiClient(data_dir).delete(f"/keys/{key_id}")
+    ApiClient(system).delete(f"/keys/{key_id}")
     click.echo(f"key {key_id} revoked", err=True)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 from cli.shared import options as _options
-from mqlake.api_client import ApiClient
+from mqlake.api_client import ApiClient, System
 from mqlake.errors import OperationalError
 
 _BULK: Final = 500
@@ -18,7 +18,7 @@ _BULK: Final = 500
 @click.command()
 @click.argument("topic", metavar="TOPIC")
 @click.argument("payload", metavar="[PAYLOAD]", required=False)
-@_options.data_dir
+@_options.system
 @click.option("--qos", type=click.IntRange(0, 2), default=0, help="QoS of the message.")
 @click.option("--retain", is_flag=True, help="Retain the message for later subscribers.")
 @click.option(
@@ -32,7 +32,7 @@ _BULK: Final = 500
 def command(
     topic: str,
     payload: str | None,
-    data_dir: Path,
+    system: System,
     qos: int,
     retain: bool,
     path: Path | None,
@@ -45,7 +45,7 @@ def command(
     """
     if sum((payload is not None, path is not None, lines)) > 1:
         raise click.UsageError("PAYLOAD, --file and --lines exclude each other")
-    client = ApiClient(data_dir)
+    client = ApiClient(system)
     common: dict[str, Any] = {"topic_name": topic, "qos": qos, "retain": retain}
     if not lines:
         data = path.read_bytes() if path is not None else (payload or "").encode()

@@ -11,7 +11,7 @@ import click
 
 from cli.shared import options as _options
 from cli.shared.tables import print_list, print_table
-from mqlake.api_client import ApiClient
+from mqlake.api_client import ApiClient, System
 from mqlake.errors import OperationalError
 
 _CONTENT_TYPES: Final = {
@@ -32,11 +32,11 @@ def command() -> None:
 
 
 @command.command("list")
-@_options.data_dir
+@_options.system
 @_options.as_json
-def list_references(data_dir: Path, as_json: bool) -> None:
+def list_references(system: System, as_json: bool) -> None:
     """List the reference tables."""
-    found = list(ApiClient(data_dir).items("/references"))
+    found = list(ApiClient(system).items("/references"))
     titles = ("table", "state", "version", "rows", "key", "columns", "changed", "problem")
     print_list(found, titles, _row, as_json=as_json)
 
@@ -44,7 +44,7 @@ def list_references(data_dir: Path, as_json: bool) -> None:
 @command.command("put")
 @click.argument("reference_id")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@_options.data_dir
+@_options.system
 @click.option("--key", help="Key columns, separated by commas.  [default: the first column]")
 @click.option(
     "--schema", help='Columns with types, "name STRING, limit DOUBLE".  [default: detected]'
@@ -58,7 +58,7 @@ def list_references(data_dir: Path, as_json: bool) -> None:
 def put_reference(
     reference_id: str,
     file: Path,
-    data_dir: Path,
+    system: System,
     key: str | None,
     schema: str | None,
     delimiter: str | None,
@@ -74,7 +74,7 @@ def put_reference(
         raise OperationalError(f"{file} is none of {', '.join(_CONTENT_TYPES)}")
     if delimiter is None and suffix == ".tsv":
         delimiter = "tab"
-    found = ApiClient(data_dir).upload(
+    found = ApiClient(system).upload(
         f"/references/{reference_id}",
         file.read_bytes(),
         _CONTENT_TYPES[suffix],
@@ -88,16 +88,16 @@ def put_reference(
 
 @command.command("get")
 @click.argument("reference_id")
-@_options.data_dir
+@_options.system
 @click.option("--version", type=click.IntRange(0), help="An earlier version.")
 @click.option("--limit", type=click.IntRange(1), help="Maximum number of rows to print.")
 @_options.as_json
 def get_reference(
-    reference_id: str, data_dir: Path, version: int | None, limit: int | None, as_json: bool
+    reference_id: str, system: System, version: int | None, limit: int | None, as_json: bool
 ) -> None:
     """Print the rows of a reference table as CSV, sorted by key."""
     rows = islice(
-        ApiClient(data_dir).items(f"/references/{reference_id}/rows", version=version), limit
+        ApiClient(system).items(f"/references/{reference_id}/rows", version=version), limit
     )
     if as_json:
         for row in rows:
@@ -113,10 +113,10 @@ def get_reference(
 
 @command.command("versions")
 @click.argument("reference_id")
-@_options.data_dir
-def list_versions(reference_id: str, data_dir: Path) -> None:
+@_options.system
+def list_versions(reference_id: str, system: System) -> None:
     """List the versions of a reference table, newest first."""
-    found = ApiClient(data_dir).items(f"/references/{reference_id}/versions")
+    found = ApiClient(system).items(f"/references/{reference_id}/versions")
     print_table(
         ("version", "rows", "columns", "made", "what"),
         (
@@ -135,19 +135,19 @@ def list_versions(reference_id: str, data_dir: Path) -> None:
 @command.command("rollback")
 @click.argument("reference_id")
 @click.argument("version", type=click.IntRange(0))
-@_options.data_dir
-def roll_back(reference_id: str, version: int, data_dir: Path) -> None:
+@_options.system
+def roll_back(reference_id: str, version: int, system: System) -> None:
     """Restore the rows of an earlier version, as a new version."""
     path = f"/references/{reference_id}/versions/{version}/rollback"
-    _print_change(ApiClient(data_dir).post(path))
+    _print_change(ApiClient(system).post(path))
 
 
 @command.command("delete")
 @click.argument("reference_ids", nargs=-1, required=True)
-@_options.data_dir
-def delete_references(reference_ids: tuple[str, ...], data_dir: Path) -> None:
+@_options.system
+def delete_references(reference_ids: tuple[str, ...], system: System) -> None:
     """Delete reference tables with all their versions."""
-    api = ApiClient(data_dir)
+    api = ApiClient(system)
     for reference_id in reference_ids:
         api.delete(f"/references/{reference_id}")
         click.echo(f"deleted {reference_id}")

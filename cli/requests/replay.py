@@ -1,18 +1,16 @@
 """Publish stored messages again."""
 
-from pathlib import Path
-
 import click
 
 from cli.shared import options as _options
 from cli.shared.jobs import await_job
-from mqlake.api_client import ApiClient
+from mqlake.api_client import ApiClient, System
 from mqlake.errors import OperationalError
 
 
 @click.command()
 @click.argument("query", required=False)
-@_options.data_dir
+@_options.system
 @click.option("--prefix", default="", help="Prefix for each topic, such as replay/.")
 @click.option("--client", "client_id", help="Send only to this client, which must be connected.")
 @click.option(
@@ -31,7 +29,7 @@ from mqlake.errors import OperationalError
 @click.option("--tenant", default="default", help="Tenant of the messages.")
 def command(
     query: str | None,
-    data_dir: Path,
+    system: System,
     prefix: str,
     client_id: str | None,
     speed: float | None,
@@ -50,7 +48,7 @@ def command(
     """
     if (query is None) == (resume is None):
         raise OperationalError("give a query, or --resume and a job")
-    api = ApiClient(data_dir)
+    api = ApiClient(system)
     if resume is not None:
         started = api.post(f"/jobs/{resume}/resume", {})
     else:

@@ -1,29 +1,28 @@
 """List retained messages."""
 
 from itertools import islice
-from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from cli.shared import options as _options
 from cli.shared.tables import print_list
-from mqlake.api_client import ApiClient
+from mqlake.api_client import ApiClient, System
 
 _SHOWN_CHARACTERS: Final = 60
 
 
 @click.command()
 @click.argument("topic_filter", metavar="[FILTER]", required=False)
-@_options.data_dir
+@_options.system
 @click.option("--limit", type=click.IntRange(1), default=1000, help="Maximum number of accounts.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; payloads up to 64 KiB.")
-def command(topic_filter: str | None, data_dir: Path, limit: int, as_json: bool) -> None:
+def command(topic_filter: str | None, system: System, limit: int, as_json: bool) -> None:
     """List retained messages, all or those whose topics match an MQTT topic filter.
 
     The table `retained` is some seconds behind.
     """
-    found = ApiClient(data_dir).items(
+    found = ApiClient(system).items(
         "/retained",
         topic_filter=topic_filter,
         max_payload_bytes=65_536 if as_json else 4 * _SHOWN_CHARACTERS,

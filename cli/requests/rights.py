@@ -8,7 +8,7 @@ import click
 
 from cli.shared import options as _options
 from cli.shared.tables import print_list
-from mqlake.api_client import ApiClient
+from mqlake.api_client import ApiClient, System
 from mqlake.errors import OperationalError
 from mqlake.rights.documents import write_rights
 from mqlake.rights.files import RightsError, parse_rights
@@ -32,13 +32,13 @@ def command() -> None:
 
 @command.command("plan")
 @_file
-@_options.data_dir
-def plan(file: Path, data_dir: Path) -> None:
+@_options.system
+def plan(file: Path, system: System) -> None:
     """Show what `apply` would change.
 
     The exit code is 0 if nothing would change, 2 if something would.
     """
-    found = _plan(ApiClient(data_dir), _read(file))
+    found = _plan(ApiClient(system), _read(file))
     if not found["changes"]:
         click.echo("nothing to change")
         return
@@ -48,16 +48,16 @@ def plan(file: Path, data_dir: Path) -> None:
 
 @command.command("apply")
 @_file
-@_options.data_dir
+@_options.system
 @click.option(
     "--version", type=click.IntRange(0), help="Version that must be in force.  [default: any]"
 )
-def apply(file: Path, data_dir: Path, version: int | None) -> None:
+def apply(file: Path, system: System, version: int | None) -> None:
     """Apply the rights of a file at all gateways.
 
     Waits until each gateway uses them, and lists those that do not.
     """
-    api, rights = ApiClient(data_dir), _read(file)
+    api, rights = ApiClient(system), _read(file)
     found = _plan(api, rights)
     _print(found["diff"])
     body = {**_body(rights), "version": found["version"] if version is None else version}
@@ -69,22 +69,22 @@ def apply(file: Path, data_dir: Path, version: int | None) -> None:
 
 
 @command.command("export")
-@_options.data_dir
+@_options.system
 @click.option("--version", type=click.IntRange(1), help="An earlier version.")
-def export(data_dir: Path, version: int | None) -> None:
+def export(system: System, version: int | None) -> None:
     """Print the current rights in the file format."""
-    api = ApiClient(data_dir)
+    api = ApiClient(system)
     found = api.get("/rights" if version is None else f"/rights/versions/{version}")
     rights = RightsFile.model_validate({"roles": found["roles"], "rules": found["rules"]})
     click.echo(write_rights(rights), nl=False)
 
 
 @command.command("versions")
-@_options.data_dir
+@_options.system
 @_options.as_json
-def versions(data_dir: Path, as_json: bool) -> None:
+def versions(system: System, as_json: bool) -> None:
     """List the stored versions, newest first."""
-    found = ApiClient(data_dir).get("/rights/versions")["items"]
+    found = ApiClient(system).get("/rights/versions")["items"]
     names = ("version", "rule_count", "applied_at", "applied_by")
     titles = ("version", "rules", "applied", "by")
     print_list(found, titles, lambda one: [str(one[name]) for name in names], as_json=as_json)

@@ -11,7 +11,7 @@ from cli.shared import options as _options
 from cli.shared.jobs import await_job
 from cli.shared.rule_files import SUFFIXES, RuleFileChange, plan, read_existing, read_files, refuse
 from cli.shared.tables import print_list, print_table
-from mqlake.api_client import ApiClient
+from mqlake.api_client import ApiClient, System
 from mqlake.errors import OperationalError
 from rules.documents import content_of, read_documents, write_document
 from rules.model import RuleBody
@@ -39,33 +39,33 @@ def command() -> None:
 
 
 @command.command("list")
-@_options.data_dir
+@_options.system
 @_options.as_json
-def list_rules(data_dir: Path, as_json: bool) -> None:
+def list_rules(system: System, as_json: bool) -> None:
     """List rules and their states in the engine."""
-    rules = list(ApiClient(data_dir).items("/rules"))
+    rules = list(ApiClient(system).items("/rules"))
     titles = ("rule", "state", "version", "reads", "actions", "name", "why it does not run")
     print_list(rules, titles, _row, as_json=as_json)
 
 
 @command.command("get")
 @click.argument("rule_id")
-@_options.data_dir
+@_options.system
 @click.option("--version", type=click.IntRange(1), help="An earlier version.")
 @_options.as_json
-def get_rule(rule_id: str, data_dir: Path, version: int | None, as_json: bool) -> None:
+def get_rule(rule_id: str, system: System, version: int | None, as_json: bool) -> None:
     """Print a rule in the file format."""
     path = f"/rules/{rule_id}" if version is None else f"/rules/{rule_id}/versions/{version}"
-    rule = ApiClient(data_dir).get(path)
+    rule = ApiClient(system).get(path)
     click.echo(json.dumps(rule, indent=2) if as_json else _document(rule), nl=as_json)
 
 
 @command.command("delete")
 @click.argument("rule_ids", nargs=-1, required=True)
-@_options.data_dir
-def delete_rules(rule_ids: tuple[str, ...], data_dir: Path) -> None:
+@_options.system
+def delete_rules(rule_ids: tuple[str, ...], system: System) -> None:
     """Delete rules."""
-    api = ApiClient(data_dir)
+    api = ApiClient(system)
     for rule_id in rule_ids:
         api.delete(f"/rules/{rule_id}")
         click.echo(f"deleted {rule_id}")
@@ -73,7 +73,7 @@ def delete_rules(rule_ids: tuple[str, ...], data_dir: Path) -> None:
 
 @command.command("test")
 @click.argument("rule")
-@_options.data_dir
+@_options.system
 @click.option("--topic", help="Topic name.  [default: one that the rule matches]")
 @click.option("--payload", default="", help="Payload; @FILE reads it from a file.")
 @click.option(
@@ -81,14 +81,14 @@ def delete_rules(rule_ids: tuple[str, ...], data_dir: Path) -> None:
 )
 @_options.as_json
 def test_rule(
-    rule: str, data_dir: Path, topic: str | None, payload: str, context: str, as_json: bool
+    rule: str, system: System, topic: str | None, payload: str, context: str, as_json: bool
 ) -> None:
     """Evaluate a rule on one test message.
 
     RULE is a file with one rule, the identifier of a rule, or SQL. The exit code is 0 if there is
     an output, 2 if there is none, 1 if the rule fails.
     """
-    api = ApiClient(data_dir)
+    api = ApiClient(system)
     fields = _context(context)
     if topic is not None:
         fields["topic"] = topic
@@ -112,15 +112,15 @@ def test_rule(
 
 @command.command("plan")
 @_paths
-@_options.data_dir
+@_options.system
 @_prune
-def plan_rules(paths: tuple[Path, ...], data_dir: Path, prune: bool) -> None:
+def plan_rules(paths: tuple[Path, ...], system: System, prune: bool) -> None:
     """Show what `apply` would change.
 
     PATHS are files and folders; default: conf/rules. The exit code is 0 if nothing would change, 2
     if something would, 1 if a file or the system is not usable.
     """
-    changes = _plan(ApiClient(data_dir), paths, prune=prune)
+    changes = _plan(ApiClient(system), paths, prune=prune)
     for change in changes:
         _print_change(change)
     click.echo(_summary(changes))
@@ -130,14 +130,14 @@ def plan_rules(paths: tuple[Path, ...], data_dir: Path, prune: bool) -> None:
 
 @command.command("apply")
 @_paths
-@_options.data_dir
+@_options.system
 @_prune
-def apply_rules(paths: tuple[Path, ...], data_dir: Path, prune: bool) -> None:
+def apply_rules(paths: tuple[Path, ...], system: System, prune: bool) -> None:
     """Create and change rules as in the files; equal ones stay as they are.
 
     PATHS are files and folders; default: conf/rules.
     """
-    api = ApiClient(data_dir)
+    api = ApiClient(system)
     changes = _plan(api, paths, prune=prune)
     for change in changes:
         _apply(api, change)
@@ -153,16 +153,16 @@ def apply_rules(paths: tuple[Path, ...], data_dir: Path, prune: bool) -> None:
 
 @command.command("export")
 @click.argument("rule_ids", nargs=-1)
-@_options.data_dir
+@_options.system
 @click.option(
     "--to",
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder for one file per rule.  [default: print all]",
 )
-def export_rules(rule_ids: tuple[str, ...], data_dir: Path, folder: Path | None) -> None:
+def export_rules(rule_ids: tuple[str, ...], system: System, folder: Path | None) -> None:
     """Write rules to files; without RULE_IDS all of them."""
-    api = ApiClient(data_dir)
+    api = ApiClient(system)
     if rule_ids:
         rules = [api.get(f"/rules/{rule_id}") for rule_id in rule_ids]
     else:
@@ -179,11 +179,11 @@ def export_rules(rule_ids: tuple[str, ...], data_dir: Path, folder: Path | None)
 
 @command.command("metrics")
 @click.argument("rule_id")
-@_options.data_dir
+@_options.system
 @click.option("--reset", is_flag=True, help="Reset the counters.")
-def show_metrics(rule_id: str, data_dir: Path, reset: bool) -> None:
+def show_metrics(rule_id: str, system: System, reset: bool) -> None:
     """Print the metrics of a rule as JSON."""
-    api = ApiClient(data_dir)
+    api = ApiClient(system)
     path = f"/rules/{rule_id}/metrics"
     found = api.put(f"{path}/reset") if reset else api.get(path)
     click.echo(json.dumps(found, indent=2))
@@ -191,7 +191,7 @@ def show_metrics(rule_id: str, data_dir: Path, reset: bool) -> None:
 
 @command.command("dry-run")
 @click.argument("rule_id")
-@_options.data_dir
+@_options.system
 @click.option("--from", "begin", help="Only messages received at or after: 2026-01-31T12:00:00Z.")
 @click.option("--to", "end", help="Only messages received before.")
 @click.option("--limit", type=click.IntRange(1), help="Only this many messages, the newest.")
@@ -205,7 +205,7 @@ def show_metrics(rule_id: str, data_dir: Path, reset: bool) -> None:
 @_options.as_json
 def dry_run(
     rule_id: str,
-    data_dir: Path,
+    system: System,
     begin: str | None,
     end: str | None,
     limit: int | None,
@@ -215,7 +215,7 @@ def dry_run(
     as_json: bool,
 ) -> None:
     """Evaluate a rule on stored messages, without its actions."""
-    api = ApiClient(data_dir)
+    api = ApiClient(system)
     asked: dict[str, Any] = {
         "from": begin,
         "to": end,
@@ -234,16 +234,16 @@ def dry_run(
 
 @command.command("backfill")
 @click.argument("rule_id")
-@_options.data_dir
+@_options.system
 @click.option("--from", "begin", help="Only messages received at or after: 2026-01-31T12:00:00Z.")
 @click.option("--rate", type=click.IntRange(1, 50_000), default=1000, help="Outputs per second.")
 @click.option("--missed", is_flag=True, help="Only messages missed while the rule was stopped.")
 @click.option("--resume", metavar="JOB", help="Resume a replay that was interrupted or cancelled.")
 def backfill(
-    rule_id: str, data_dir: Path, begin: str | None, rate: int, missed: bool, resume: str | None
+    rule_id: str, system: System, begin: str | None, rate: int, missed: bool, resume: str | None
 ) -> None:
     """Run the actions of a running rule for messages before it."""
-    api = ApiClient(data_dir)
+    api = ApiClient(system)
     if resume is not None:
         started = api.post(f"/jobs/{resume}/resume", {})
     else:
@@ -263,7 +263,7 @@ def _await_backfill(api: ApiClient, started: dict[str, Any]) -> None:
 
 @command.command("resume")
 @click.argument("rule_id")
-@_options.data_dir
+@_options.system
 @click.option(
     "--from",
     "begin",
@@ -272,9 +272,9 @@ def _await_backfill(api: ApiClient, started: dict[str, Any]) -> None:
     help="Continue with new messages, or also with those since the pause.",
 )
 @click.option("--rate", type=click.IntRange(1, 50_000), default=1000, help="Outputs per second.")
-def resume(rule_id: str, data_dir: Path, begin: str, rate: int) -> None:
+def resume(rule_id: str, system: System, begin: str, rate: int) -> None:
     """Resume a paused rule, unchanged."""
-    api = ApiClient(data_dir)
+    api = ApiClient(system)
     asked = {"from": begin, "rate": rate}
     found = api.post(f"/rules/{rule_id}/resume", asked, wait=_ENGINE_SECONDS)
     rule, job = found["rule"], found["job"]
@@ -289,7 +289,7 @@ def resume(rule_id: str, data_dir: Path, begin: str, rate: int) -> None:
 
 @command.command("dead-letters")
 @click.argument("rule_id", required=False)
-@_options.data_dir
+@_options.system
 @click.option("--open", "only_open", is_flag=True, help="Only those not evaluated again since.")
 @click.option("--error", help="Only those whose error contains this.")
 @click.option(
@@ -298,7 +298,7 @@ def resume(rule_id: str, data_dir: Path, begin: str, rate: int) -> None:
 @_options.as_json
 def list_dead_letters(
     rule_id: str | None,
-    data_dir: Path,
+    system: System,
     only_open: bool,
     error: str | None,
     limit: int,
@@ -306,7 +306,7 @@ def list_dead_letters(
 ) -> None:
     """List dead letters of evaluations and actions, newest first."""
     wanted = {"rule": rule_id, "error": error, "open": True if only_open else None}
-    letters = ApiClient(data_dir).get("/dead_letters", limit=limit, **wanted)["items"]
+    letters = ApiClient(system).get("/dead_letters", limit=limit, **wanted)["items"]
     if as_json:
         click.echo(json.dumps(letters, indent=2, ensure_ascii=False))
         return
@@ -316,21 +316,21 @@ def list_dead_letters(
 
 @command.command("rerun")
 @click.argument("rule_id")
-@_options.data_dir
+@_options.system
 @click.option("--from", "begin", help="Only those given up at or after: 2026-01-31T12:00:00Z.")
 @click.option("--to", "end", help="Only those given up before.")
 @click.option("--error", help="Only those whose error contains this.")
 @click.option("--rate", type=click.IntRange(1, 50_000), default=1000, help="Outputs per second.")
 def rerun(
     rule_id: str,
-    data_dir: Path,
+    system: System,
     begin: str | None,
     end: str | None,
     error: str | None,
     rate: int,
 ) -> None:
     """Evaluate failed messages of a rule again, with the current rule and schemas."""
-    api = ApiClient(data_dir)
+    api = ApiClient(system)
     asked = {"from": begin, "to": end, "error": error, "rate": rate}
     job = await_job(api, api.post(f"/rules/{rule_id}/dead_letters/rerun", asked), quiet=False)
     result = job["result"]

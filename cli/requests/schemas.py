@@ -8,7 +8,7 @@ import click
 
 from cli.shared import options as _options
 from cli.shared.tables import print_list, print_table
-from mqlake.api_client import ApiClient, ApiError
+from mqlake.api_client import ApiClient, ApiError, System
 from mqlake.errors import OperationalError
 
 _TYPES = {".avsc": "avro", ".json": "avro", ".proto": "protobuf"}
@@ -21,33 +21,33 @@ def command() -> None:
 
 
 @command.command("list")
-@_options.data_dir
+@_options.system
 @_options.as_json
-def list_schemas(data_dir: Path, as_json: bool) -> None:
+def list_schemas(system: System, as_json: bool) -> None:
     """List the schemas."""
-    schemas = list(ApiClient(data_dir).items("/schemas"))
+    schemas = list(ApiClient(system).items("/schemas"))
     titles = ("schema", "type", "version", "message", "description")
     print_list(schemas, titles, _row, as_json=as_json)
 
 
 @command.command("show")
 @click.argument("name")
-@_options.data_dir
+@_options.system
 @click.option("--version", type=click.IntRange(1), help="An earlier version.")
 @_options.as_json
-def show_schema(name: str, data_dir: Path, version: int | None, as_json: bool) -> None:
+def show_schema(name: str, system: System, version: int | None, as_json: bool) -> None:
     """Print the text of a schema."""
     path = f"/schemas/{name}" if version is None else f"/schemas/{name}/versions/{version}"
-    schema = ApiClient(data_dir).get(path)
+    schema = ApiClient(system).get(path)
     click.echo(json.dumps(schema, indent=2) if as_json else schema["source"])
 
 
 @command.command("versions")
 @click.argument("name")
-@_options.data_dir
-def list_versions(name: str, data_dir: Path) -> None:
+@_options.system
+def list_versions(name: str, system: System) -> None:
     """List the versions of a schema."""
-    versions = ApiClient(data_dir).get(f"/schemas/{name}/versions")["items"]
+    versions = ApiClient(system).get(f"/schemas/{name}/versions")["items"]
     rows = [(str(one["version"]), one["created_at"], one["description"]) for one in versions]
     print_table(("version", "since", "description"), rows)
 
@@ -55,7 +55,7 @@ def list_versions(name: str, data_dir: Path) -> None:
 @command.command("put")
 @click.argument("name")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@_options.data_dir
+@_options.system
 @click.option(
     "--type",
     "type_",
@@ -67,7 +67,7 @@ def list_versions(name: str, data_dir: Path) -> None:
 def put_schema(
     name: str,
     file: Path,
-    data_dir: Path,
+    system: System,
     type_: str | None,
     message: str | None,
     description: str,
@@ -85,7 +85,7 @@ def put_schema(
         "message_type": message,
         "description": description,
     }
-    api = ApiClient(data_dir)
+    api = ApiClient(system)
     try:
         schema = api.put(f"/schemas/{name}", body)
     except ApiError as exc:
@@ -97,12 +97,12 @@ def put_schema(
 
 @command.command("delete")
 @click.argument("name")
-@_options.data_dir
+@_options.system
 @click.option("--version", type=click.IntRange(1), help="Only this version.")
-def delete_schema(name: str, data_dir: Path, version: int | None) -> None:
+def delete_schema(name: str, system: System, version: int | None) -> None:
     """Delete a schema that no rule uses."""
     path = f"/schemas/{name}" if version is None else f"/schemas/{name}/versions/{version}"
-    ApiClient(data_dir).delete(path)
+    ApiClient(system).delete(path)
     click.echo(f"deleted {name}" if version is None else f"deleted {name}:{version}")
 
 

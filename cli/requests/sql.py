@@ -14,7 +14,7 @@ from typing import IO, Any, Final
 import click
 
 from cli.shared import options as _options
-from mqlake.api_client import ApiClient
+from mqlake.api_client import ApiClient, System
 from mqlake.errors import OperationalError
 
 TABLE_LIMIT: Final = 100
@@ -28,7 +28,7 @@ _IN_MEMORY_BYTES: Final = 16 * 1024 * 1024
 
 @click.command("sql")
 @click.argument("query")
-@_options.data_dir
+@_options.system
 @click.option(
     "--format",
     "output_format",
@@ -55,7 +55,7 @@ _IN_MEMORY_BYTES: Final = 16 * 1024 * 1024
 )
 def command(
     query: str,
-    data_dir: Path,
+    system: System,
     output_format: str,
     limit: int | None,
     timeout: float,
@@ -81,7 +81,7 @@ def command(
         "limit": limit or None,
         "timeout_seconds": timeout,
     }
-    client = ApiClient(data_dir)
+    client = ApiClient(system)
     with client.stream("/sql", body, timeout_seconds=timeout + 30.0, tenant=tenant) as answer:
         with _opened(output) as target, _read(answer, output) as found:
             if output_format == "table":

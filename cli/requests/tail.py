@@ -1,20 +1,19 @@
 """Show messages as they arrive."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import click
 
 from cli.shared import options as _options
 from cli.shared.tables import printable
-from mqlake.api_client import ApiClient
+from mqlake.api_client import ApiClient, System
 from mqlake.errors import OperationalError
 
 
 @click.command()
 @click.argument("topic_filters", metavar="FILTER...", nargs=-1, required=True)
-@_options.data_dir
+@_options.system
 @click.option("--count", type=click.IntRange(1), help="End after this many messages.")
 @click.option(
     "--max-rate", type=click.IntRange(1, 1000), default=1000, help="Maximum messages per second."
@@ -23,7 +22,7 @@ from mqlake.errors import OperationalError
 @click.option("--tenant", default="default", help="Tenant of the topics.")
 def command(
     topic_filters: tuple[str, ...],
-    data_dir: Path,
+    system: System,
     count: int | None,
     max_rate: int,
     as_json: bool,
@@ -33,7 +32,7 @@ def command(
 
     They are read from the log, without a session or a client. Quote a `#`.
     """
-    client = ApiClient(data_dir)
+    client = ApiClient(system)
     shown = 0
     while True:
         events = client.events(

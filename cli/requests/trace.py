@@ -2,19 +2,18 @@
 """Show where a message went."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import click
 
 from cli.shared import options as _options
 from cli.shared.tables import print_table, printable
-from mqlake.api_client import ApiClient
+from mqlake.api_client import ApiClient, System
 
 
 @click.command()
 @click.argument("message_id")
-@_options.data_dir
+@_options.system
 @click.option("--client", "client_id", help="Only at this client.")
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=100, help="Maximum number of subscribers."
@@ -23,7 +22,7 @@ from mqlake.api_client import ApiClient
 @click.option("--tenant", default="default", help="Tenant of the message.")
 def command(
     message_id: str,
-    data_dir: Path,
+    system: System,
     client_id: str | None,
     limit: int,
     as_json: bool,
@@ -34,7 +33,7 @@ def command(
     Message identifiers are in the table messages and in the output of publish and tail --json.
     """
     path = f"/messages/{message_id.lower()}/trace"
-    found = ApiClient(data_dir).get(path, client_id=client_id, limit=limit, tenant=tenant)
+    found = ApiClient(system).get(path, client_id=client_id, limit=limit, tenant=tenant)
     if as_json:
         click.echo(json.dumps(found, indent=2, ensure_ascii=False))
         return

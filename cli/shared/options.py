@@ -1,11 +1,13 @@
 """Options that several commands share."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
+from mqlake.api_client import ApiAddress
 from mqlake.log.security import LogServers
 from mqlake.processes.status import read_state
 
@@ -17,6 +19,41 @@ data_dir: _Decorator = click.option(
     default=Path("data"),
     help="Data directory of the system.",
 )
+
+
+def system(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a command ask the API of a system: that of a data directory here, or one elsewhere.
+
+    The command gets it as `system`, for `ApiClient`.
+    """
+
+    @data_dir
+    @click.option(
+        "--api",
+        "url",
+        metavar="URL",
+        envvar="MQLAKE_URL",
+        help="API of a system elsewhere, such as https://mqlake.example:8080, instead of "
+        "--data-dir; needs --token-file.",
+    )
+    @click.option(
+        "--token-file",
+        type=click.Path(path_type=Path),
+        envvar="MQLAKE_TOKEN_FILE",
+        help="File with a key of that API.",
+    )
+    @functools.wraps(command)
+    def ask(
+        *arguments: Any, data_dir: Path, url: str | None, token_file: Path | None, **options: Any
+    ) -> Any:
+        if url is None:
+            return command(*arguments, system=data_dir, **options)
+        if token_file is None:
+            raise click.UsageError("--api needs --token-file, a file with a key of that API")
+        return command(*arguments, system=ApiAddress(url, token_file), **options)
+
+    return ask
+
 
 config: _Decorator = click.option(
     "--config",

@@ -3,8 +3,10 @@
 import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import uvicorn
@@ -14,9 +16,9 @@ from api.wiring.resources import RULES
 from cli.app import mqlake
 from launcher.ports import free_ports
 from launcher.testing.systems import await_condition
-from mqlake.api_client import ApiClient, ApiError
+from mqlake.api_client import ApiAddress, ApiClient, ApiError
 from mqlake.errors import OperationalError
-from mqlake.processes.status import STATE_FILE, replace_file
+from mqlake.processes.status import STATE_FILE, read_state, replace_file
 from tests.api.conftest import Api, api
 from tests.api.test_api import TOKEN, write_state
 from tests.api.test_retained import put
@@ -108,6 +110,78 @@ def test_an_api_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     (tmp_path / STATE_FILE).unlink()
     with pytest.raises(OperationalError, match="no system runs on"):
         ApiClient(tmp_path)
+
+
+@pytest.fixture
+def elsewhere(served: Api, tmp_path: Path) -> list[str]:
+    """Options for the served API as one of another machine."""
+    file = tmp_path / "key"
+    file.write_text(f"{TOKEN}\n")
+    return ["--api", read_state(served.data_dir).api_url, "--token-file", str(file)]
+
+
+def test_an_api_elsewhere_is_asked_by_its_address(served: Api, elsewhere: list[str]) -> None:
+    served.put_session("c0", username="alice")
+    for _ in range(2):
+        result = CliRunner().invoke(mqlake, ["clients", *elsewhere])
+        assert result.output.splitlines()[1].split()[:2] == ["c0", "connected"]
+        elsewhere[1] += "/api/v1/"  # as the API's document has it
+
+
+def test_an_api_elsewhere_is_named_by_the_environment(served: Api, elsewhere: list[str]) -> None:
+    served.put_session("c0")
+    environment = {"MQLAKE_URL": elsewhere[1], "MQLAKE_TOKEN_FILE": elsewhere[3]}
+    result = CliRunner().invoke(mqlake, ["clients"], env=environment)
+    assert "c0" in result.output
+
+
+def test_an_api_elsewhere_needs_a_key() -> None:
+    result = CliRunner().invoke(mqlake, ["clients", "--api", "http://127.0.0.1:1"])
+    assert result.exit_code == 2
+    assert "--api needs --token-file" in result.output
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("", "x", "127.0.0.1:8080", "ftp://a", "file:///etc/passwd", "http://", "http:///api/v1"),
+        *("http://a b", "http://a/x", "http://a?x", "http://a#x", "http://user:secret@a"),
+    ],
+)
+def test_what_is_no_address_of_an_api_is_refused(url: str, tmp_path: Path) -> None:
+    with pytest.raises(OperationalError, match="no address of an API"):
+        ApiClient(ApiAddress(url, tmp_path))
+
+
+def test_who_sends_elsewhere_does_not_get_the_key_there(tmp_path: Path) -> None:
+    asked: list[tuple[str, str | None]] = []
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append((self.path, self.headers["Authorization"]))
+            self.send_response(307)
+            self.send_header("Location", "/stolen")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    (tmp_path / "key").write_text(TOKEN)
+    with HTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        client = ApiClient(ApiAddress(f"http://127.0.0.1:{server.server_port}", tmp_path / "key"))
+        with pytest.raises(ApiError, match="the API answers 307"):
+            client.get("/clients")
+        thread.join()
+    assert asked == [("/api/v1/clients", f"Bearer {TOKEN}")]
+
+
+def test_a_proxy_is_not_asked_for_what_is_here(
+    served: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    assert ApiClient(served.data_dir).get("/clients")["items"] == []
 
 
 def test_clients_are_printed(served: Api) -> None:
