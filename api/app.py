@@ -263,15 +263,15 @@ def _add_metrics(services: Services, families: Families) -> None:
 
 def _followers(services: Services) -> tuple[LogFollower, ...]:
     """Return the followers that keep the parts as the log has them."""
-    data_dir, gateways = services.settings.data_dir, services.gateways
+    servers, gateways = services.settings.log.servers, services.gateways
     kept: dict[str, tuple[Followable, ...]] = {**services.kept.followed()}
     said = {GATEWAYS: (*kept.pop(GATEWAYS), gateways.heard), SESSIONS: (gateways.sessions,)}
     counted = services.rules.metrics, services.metrics.tenants
     kept[JOBS] = (JobsTaker(services.runs.jobs),)
     return (
-        LogFollower(data_dir, "sessions", said, pace_seconds=SESSION_PACE_SECONDS),
-        LogFollower(data_dir, "rules", {RULES: kept.pop(RULES), METRICS: counted}),
-        *(LogFollower(data_dir, one.removeprefix("mqlake."), {one: kept[one]}) for one in kept),
+        LogFollower(servers, "sessions", said, pace_seconds=SESSION_PACE_SECONDS),
+        LogFollower(servers, "rules", {RULES: kept.pop(RULES), METRICS: counted}),
+        *(LogFollower(servers, one.removeprefix("mqlake."), {one: kept[one]}) for one in kept),
     )
 
 

@@ -12,6 +12,7 @@ from mqlake.security.addresses import is_loopback
 from mqlake.security.tls import TlsVersion
 from mqlake.settings import (
     LogDiskSettings,
+    LogSettings,
     ProcessSettings,
     SettingsGroup,
     TopicLevels,
@@ -192,11 +193,12 @@ class ApiSettings(ProcessSettings):
     """Settings of the API.
 
     Read by `bin/mqlake api --config conf/api.toml`. `bin/mqlake up` sets data_dir, token_file,
-    heartbeat_file, log_file and the log's disk itself.
+    heartbeat_file, log_file, the log and its disk itself.
     """
 
     model_config = SettingsConfigDict(env_prefix="MQLAKE_API_")
 
+    log: LogSettings = LogSettings()
     log_disk: LogDiskSettings = LogDiskSettings()
     tracing: TracingSettings = TracingSettings()
     oidc: OidcSettings | None = None

@@ -9,7 +9,6 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -18,7 +17,6 @@ from api.log.appending import CLIENT_ID
 from api.log.following import take_batch
 from mqlake.errors import LogError, MqlakeError
 from mqlake.log.options import LOST_CODES, consumer_options
-from mqlake.processes.status import read_state
 
 _logger = logging.getLogger(__name__)
 
@@ -51,13 +49,13 @@ class Feed(ABC):
     """Reads while it is held; safe to use from any thread.
 
     Args:
-        data_dir: Data directory of the system: its state has the address of the log.
+        servers: Bootstrap servers of the log.
         log_topic: All its partitions are read.
         back_seconds: Records that came so shortly before the beginning are read too.
     """
 
-    def __init__(self, data_dir: Path, log_topic: str, *, back_seconds: float = 0.0) -> None:
-        self._data_dir = data_dir
+    def __init__(self, servers: str, log_topic: str, *, back_seconds: float = 0.0) -> None:
+        self._servers = servers
         self._log_topic = log_topic
         self._back_seconds = back_seconds
         self._lock = threading.Lock()
@@ -136,7 +134,7 @@ class Feed(ABC):
         problem = ""
         while True:
             try:
-                self._follow(read_state(self._data_dir).bootstrap_servers)
+                self._follow()
             except (MqlakeError, KafkaException) as exc:
                 if str(exc) != problem:  # said once, not each second
                     problem = str(exc)
@@ -151,7 +149,7 @@ class Feed(ABC):
             else:
                 return
 
-    def _follow(self, servers: str) -> None:
+    def _follow(self) -> None:
         """Read until it is not wanted any more.
 
         Raises:
@@ -159,7 +157,7 @@ class Feed(ABC):
             KafkaException: It does not answer.
         """
         options = {"queued.max.messages.kbytes": 16_384, "fetch.wait.max.ms": 100}
-        consumer = Consumer(consumer_options(servers, CLIENT_ID, options))
+        consumer = Consumer(consumer_options(self._servers, CLIENT_ID, options))
         try:
             places = self._places(consumer)
             unread = {

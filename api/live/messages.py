@@ -4,7 +4,6 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from api.live.feed import Feed, Record
@@ -30,8 +29,8 @@ class MessageFeed(Feed):
         topics: Seen since the reading began.
     """
 
-    def __init__(self, data_dir: Path) -> None:
-        super().__init__(data_dir, INBOUND, back_seconds=BACK_SECONDS)
+    def __init__(self, servers: str) -> None:
+        super().__init__(servers, INBOUND, back_seconds=BACK_SECONDS)
         self.topics = RecentTopics()
         self._streams_lock = threading.Lock()
         self._tries: dict[str, TopicFilterTrie[LiveStream]] = {}

@@ -4,7 +4,6 @@ import json
 import logging
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from api.live.feed import Feed, Record
@@ -23,8 +22,8 @@ _RECORD_BYTES: Final = 500
 class OutputFeed(Feed):
     """Reads `mqlake.outputs` while a stream is open."""
 
-    def __init__(self, data_dir: Path) -> None:
-        super().__init__(data_dir, OUTPUTS)
+    def __init__(self, servers: str) -> None:
+        super().__init__(servers, OUTPUTS)
         self._streams_lock = threading.Lock()
         self._streams: dict[LiveStream, tuple[str, str | None]] = {}
 

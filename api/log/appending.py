@@ -1,7 +1,7 @@
 """Appending to the log: the API waits until every in-sync replica has the record."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from mqlake.log.blocking import TIMEOUT_SECONDS, Append, BlockingWriter
@@ -20,15 +20,14 @@ class LogAppender:
     """Appends records; safe to use from any thread.
 
     Args:
-        servers: Says where the log is, at each append: host:port[,host:port…]. `append` and
-            `append_all` raise its exceptions.
+        servers: host:port[,host:port…].
         timeout_seconds: For the log to answer.
         disk: Disk of the log.
     """
 
     def __init__(
         self,
-        servers: Callable[[], str],
+        servers: str,
         timeout_seconds: float = TIMEOUT_SECONDS,
         disk: LogDisk = ELSEWHERE,
     ) -> None:
@@ -85,7 +84,7 @@ class LogAppender:
             raise LogDiskFull(problem)
 
     def _append(self, log_topic: str, records: Sequence[Append], what: str) -> list[int]:
-        writer = self._writer_for(self.servers())
+        writer = self._opened_writer()
         if log_topic == OUTPUTS:
             # Outputs of a message go where the engine puts them.
             made_with = writer.made_with()
@@ -104,11 +103,8 @@ class LogAppender:
                 self._writer.close()
                 self._writer = None
 
-    def _writer_for(self, bootstrap_servers: str) -> BlockingWriter:
-        """Return the one writer; another one when the log has moved since."""
+    def _opened_writer(self) -> BlockingWriter:
         with self._lock:
-            if self._writer is None or self._writer.servers != bootstrap_servers:
-                if self._writer is not None:
-                    self._writer.close()
-                self._writer = BlockingWriter(bootstrap_servers, CLIENT_ID, self._timeout)
+            if self._writer is None:
+                self._writer = BlockingWriter(self.servers, CLIENT_ID, self._timeout)
             return self._writer

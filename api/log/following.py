@@ -5,7 +5,6 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
@@ -14,7 +13,6 @@ from confluent_kafka import Message as KafkaMessage
 from api.log.appending import CLIENT_ID
 from mqlake.errors import InvalidRecord, LogError, MqlakeError
 from mqlake.log.options import LOST_CODES, consumer_options
-from mqlake.processes.status import read_state
 
 _logger = logging.getLogger(__name__)
 
@@ -80,7 +78,7 @@ class LogFollower:
     """Reads until stopped; begins again when the log is not as it was.
 
     Args:
-        data_dir: Data directory of the system: its state has the address of the log.
+        servers: Bootstrap servers of the log.
         name: Name of the thread; in the process's log, a word for the records.
         kept: Log topic -> view that takes its records; those of a partition come in their order.
         pace_seconds: How long a batch may take to fill, where records come by the thousand; they
@@ -89,13 +87,13 @@ class LogFollower:
 
     def __init__(
         self,
-        data_dir: Path,
+        servers: str,
         name: str,
         kept: Mapping[str, Sequence[Followable]],
         *,
         pace_seconds: float = 0.0,
     ) -> None:
-        self._data_dir = data_dir
+        self._servers = servers
         self._name = name
         self._kept = kept
         self._pace_seconds = pace_seconds
@@ -114,7 +112,7 @@ class LogFollower:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                self._follow(read_state(self._data_dir).bootstrap_servers)
+                self._follow()
             except (MqlakeError, KafkaException) as exc:
                 if str(exc) != self._problem:  # said once, not each second
                     _logger.warning(
@@ -123,14 +121,14 @@ class LogFollower:
                 self._problem = str(exc)
             self._stop.wait(RETRY_SECONDS)
 
-    def _follow(self, bootstrap_servers: str) -> None:
+    def _follow(self) -> None:
         """Read until it is stopped.
 
         Raises:
             LogError: The log has no such topic (yet), or no longer the records to read.
             OperationalError: The records cannot be kept.
         """
-        consumer = self._consumer(bootstrap_servers)
+        consumer = self._consumer()
         partitions = _partitions(consumer, tuple(self._kept))
         unread = set(partitions)
         try:
@@ -160,7 +158,7 @@ class LogFollower:
             return consumer.consume(BATCH_RECORDS, timeout=self._pace_seconds)
         return take_batch(consumer, BATCH_RECORDS, POLL_SECONDS)
 
-    def _consumer(self, bootstrap_servers: str) -> Consumer:
+    def _consumer(self) -> Consumer:
         options = {
             "enable.partition.eof": True,
             # The broker answers when there is so much, else after this: 2 requests/s when idle.
@@ -169,7 +167,7 @@ class LogFollower:
             "queued.max.messages.kbytes": 16_384,
             "topic.metadata.propagation.max.ms": 1_000,
         }
-        return Consumer(consumer_options(bootstrap_servers, CLIENT_ID, options))
+        return Consumer(consumer_options(self._servers, CLIENT_ID, options))
 
 
 def take_batch(consumer: Consumer, most_records: int, wait_seconds: float) -> list[KafkaMessage]:

@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from api.log.appending import CLIENT_ID
@@ -15,45 +13,9 @@ from mqlake.log.contract import LogWriter, queue
 from mqlake.log.following import GrowthFollower
 from mqlake.log.kafka_writer import KafkaLogWriter
 from mqlake.processes.log_disk import LogDisk, LogDiskFull
-from mqlake.processes.status import read_state
 from mqlake.records.messages import INBOUND
 
-KNOWN_SECONDS: Final = 1.0
 _MAX_QUEUED_KIB: Final = 32_768
-
-
-class LogAddress:
-    """Address of the log, from the system's state: also of a system that was started again.
-
-    Args:
-        data_dir: Data directory of the system.
-    """
-
-    def __init__(self, data_dir: Path) -> None:
-        self._data_dir = data_dir
-        self._servers = ""
-        self._known_until = 0.0
-
-    def servers(self) -> str:
-        """Return the bootstrap servers.
-
-        Raises:
-            OperationalError: No system runs.
-        """
-        return read_state(self._data_dir).bootstrap_servers
-
-    async def known_servers(self) -> str:
-        """Return the bootstrap servers; they are looked up again after a second.
-
-        Reading the state takes a turn on a thread, half the cost of publishing otherwise.
-
-        Raises:
-            OperationalError: No system runs.
-        """
-        if time.monotonic() >= self._known_until:
-            self._servers = await asyncio.to_thread(self.servers)
-            self._known_until = time.monotonic() + KNOWN_SECONDS
-        return self._servers
 
 
 class Placed(NamedTuple):
@@ -68,15 +30,15 @@ class ApiPublisher:
     """Appends messages where gateways do; use it in one event loop.
 
     Args:
-        address: Address of the log.
+        servers: Bootstrap servers of the log.
         disk: Disk of the log.
         timeout_seconds: For the log to answer.
     """
 
     def __init__(
-        self, address: LogAddress, disk: LogDisk, timeout_seconds: float = TIMEOUT_SECONDS
+        self, servers: str, disk: LogDisk, timeout_seconds: float = TIMEOUT_SECONDS
     ) -> None:
-        self._address = address
+        self._servers = servers
         self._disk = disk
         self._timeout = timeout_seconds
         self._opening = asyncio.Lock()
@@ -87,14 +49,13 @@ class ApiPublisher:
         """Append messages in their order; return the outcome of each.
 
         Raises:
-            OperationalError: No system runs.
             LogDiskFull: No message is in the log, as it is full.
             LogError: No message is in the log, because it takes no more at the moment, or does not
                 answer.
         """
         if problem := self._disk.why_full():
             raise LogDiskFull(problem)
-        writer = await self._writer_for(await self._address.known_servers())
+        writer = await self._opened_writer()
         queued: list[asyncio.Future[tuple[int, int]] | LogError] = []
         for message in messages:
             try:
@@ -125,18 +86,18 @@ class ApiPublisher:
             await self._writer.close(0.0)
         self._growth = self._writer = None
 
-    async def _writer_for(self, servers: str) -> LogWriter:
+    async def _opened_writer(self) -> LogWriter:
         """Return the one writer, which puts messages where they belong now."""
         async with self._opening:
-            if self._growth is None or self._growth.watch.servers != servers:
-                await self.close()  # the log has moved
+            if self._growth is None:
+                await self.close()
                 self._writer = KafkaLogWriter(
-                    servers,
+                    self._servers,
                     client_id=CLIENT_ID,
                     max_queued_kib=_MAX_QUEUED_KIB,
                     delivery_timeout_seconds=self._timeout,
                 )
-                self._growth = await GrowthFollower.open(self._writer, servers, self._timeout)
+                self._growth = await GrowthFollower.open(self._writer, self._servers, self._timeout)
             assert self._writer is not None
             await self._growth.look()
             return self._writer

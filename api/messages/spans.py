@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from api.messages.messages import MadeMessage
-from api.messages.publishing import ApiPublisher, LogAddress, Placed
+from api.messages.publishing import ApiPublisher, Placed
 from mqlake.errors import LogError, MqlakeError, OperationalError
 from mqlake.processes.log_disk import LogDisk
 from mqlake.processes.tracing import Tracer
@@ -13,8 +13,8 @@ from mqlake.records.messages import HEADER_PROPERTIES, HEADER_TRACEPARENT, decod
 class TracingApiPublisher(ApiPublisher):
     """A publisher whose sampled messages bear a `traceparent`; spans end with the log's answer."""
 
-    def __init__(self, address: LogAddress, disk: LogDisk, tracer: Tracer) -> None:
-        super().__init__(address, disk)
+    def __init__(self, servers: str, disk: LogDisk, tracer: Tracer) -> None:
+        super().__init__(servers, disk)
         self._tracer = tracer
 
     async def publish(self, messages: Sequence[MadeMessage]) -> list[Placed]:

@@ -209,7 +209,7 @@ class _Backfill(RuleRun[BackfillOrder]):
             for partition, end in list(wanted.items()):
                 begin = last.get(partition, -1) + 1
                 if begin >= end or not has_messages(
-                    self._log.servers(), self._order.tenant, partition, begin, end
+                    self._log.servers, self._order.tenant, partition, begin, end
                 ):
                     del wanted[partition]
             return not wanted

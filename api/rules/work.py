@@ -164,7 +164,7 @@ class RuleWorks:
                 order,
                 self.connect,
                 self.log,
-                KafkaRerunLog(self.log.servers()),
+                KafkaRerunLog(self.log.servers),
                 self.view.rerun_begin(tenant, rule_id),
                 partial(self._keep, tenant, rule_id),
                 partial(self.view.get, tenant, rule_id),

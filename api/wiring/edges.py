@@ -7,7 +7,7 @@ from api.access.changes import PASSWORD_ROUNDS
 from api.live.messages import MessageFeed
 from api.live.outputs import OutputFeed
 from api.log.appending import LogAppender
-from api.messages.publishing import ApiPublisher, LogAddress
+from api.messages.publishing import ApiPublisher
 from api.messages.spans import TracingApiPublisher
 from api.rules.changes import ANSWER_SECONDS
 from api.settings import ApiSettings
@@ -35,15 +35,15 @@ class Edges:
 
     @classmethod
     def of(cls, settings: ApiSettings) -> "Edges":
-        address, disk = LogAddress(settings.data_dir), LogDisk(settings.log_disk)
+        servers, disk = settings.log.servers, LogDisk(settings.log_disk)
         tracer = open_tracer(settings.tracing, NAME)
         return cls(
             clock=SystemClock(),
-            log=LogAppender(address.servers, disk=disk),
-            publisher=ApiPublisher(address, disk)
+            log=LogAppender(servers, disk=disk),
+            publisher=ApiPublisher(servers, disk)
             if tracer is None
-            else TracingApiPublisher(address, disk, tracer),
-            messages=MessageFeed(settings.data_dir),
-            outputs=OutputFeed(settings.data_dir),
-            open_scan=lambda: KafkaScan(address.servers()),
+            else TracingApiPublisher(servers, disk, tracer),
+            messages=MessageFeed(servers),
+            outputs=OutputFeed(servers),
+            open_scan=lambda: KafkaScan(servers),
         )

@@ -52,7 +52,7 @@ def tell_log(servers: str, operation: str, tenant: str | None, asked: Any) -> No
     try:
         key = f"{DEFAULT_TENANT}/".encode()
         value = encode_audit(record)
-        LogAppender(lambda: servers).append(EVENTS, key, value, what="audit record")
+        LogAppender(servers).append(EVENTS, key, value, what="audit record")
     except LogError as exc:
         _not_told(exc)
 

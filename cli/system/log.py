@@ -115,7 +115,7 @@ def grow(
     from mqlake.records.messages import GATEWAYS, GROWTH_KEY
 
     servers = _options.named_log(data_dir, log_servers, security_file)
-    appender = LogAppender(lambda: servers)
+    appender = LogAppender(servers)
 
     def say(growth: Growth) -> None:
         value = encode_growth(growth)

@@ -324,7 +324,7 @@ class SystemPlan:
             "MQLAKE_API_PORT": str(self.api_port),
             "MQLAKE_API_DATA_DIR": str(self.data.root),
             "MQLAKE_API_TOKEN_FILE": str(self.data.api_token),
-            **disk_environment(self.log_disk, API),
+            **self._log_environment(API),
         }
 
     def _log_environment(self, process: str) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """An application without a server; its log is a list, what it would follow is put in by hand."""
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
@@ -22,7 +22,7 @@ from api.log.audit_log import AuditLog
 from api.log.following import Followed
 from api.log.materialised import MaterialisedView
 from api.messages.messages import MadeMessage
-from api.messages.publishing import ApiPublisher, LogAddress, Placed
+from api.messages.publishing import ApiPublisher, Placed
 from api.metrics.rules import MaterialisedMetrics
 from api.references.materialised import MaterialisedReferences
 from api.rules.materialised import MaterialisedRules
@@ -62,8 +62,8 @@ class Appended:
 class MemoryAppender(LogAppender):
     """Keeps what would be in the log."""
 
-    def __init__(self, servers: Callable[[], str] = lambda: SERVERS) -> None:
-        super().__init__(servers)
+    def __init__(self) -> None:
+        super().__init__(SERVERS)
         self.records: list[Appended] = []
 
     def append(
@@ -76,12 +76,10 @@ class MemoryAppender(LogAppender):
         headers: Headers | None = None,
         timestamp_ms: int = 0,
     ) -> int:
-        assert self.servers() == SERVERS
         self.records.append(Appended(log_topic, key, value, headers or []))
         return len(self.records) - 1
 
     def append_all(self, log_topic: str, records: Sequence[Append], *, what: str) -> list[int]:
-        assert self.servers() == SERVERS
         begin = len(self.records)
         for one in records:
             self.records.append(Appended(log_topic, one.key, one.value, one.headers, one.partition))
@@ -91,12 +89,11 @@ class MemoryAppender(LogAppender):
 class MemoryPublisher(ApiPublisher):
     """Publishes into the list; refuses payloads that ask for it."""
 
-    def __init__(self, address: LogAddress, log: MemoryAppender) -> None:
-        super().__init__(address, ELSEWHERE)
+    def __init__(self, log: MemoryAppender) -> None:
+        super().__init__(SERVERS, ELSEWHERE)
         self._log = log
 
     async def publish(self, messages: Sequence[MadeMessage]) -> list[Placed]:
-        assert await self._address.known_servers() == SERVERS
         placed = []
         for one in messages:
             if one.value in (b"refuse", b"lose"):
@@ -249,14 +246,13 @@ def memory_api(tmp_path: Path, **settings: Any) -> Iterator[Api]:
     }
     write_state(tmp_path, healthy=True)
     given = ApiSettings(**{**known, **settings})
-    clock, address = ManualClock(), LogAddress(tmp_path)
-    log, audited = MemoryAppender(address.servers), MemoryAppender(address.servers)
+    clock, log, audited = ManualClock(), MemoryAppender(), MemoryAppender()
     edges = Edges(
         clock=clock,
         log=log,
-        publisher=MemoryPublisher(address, log),
-        messages=MemoryMessageFeed(tmp_path),
-        outputs=MemoryOutputFeed(tmp_path),
+        publisher=MemoryPublisher(log),
+        messages=MemoryMessageFeed(SERVERS),
+        outputs=MemoryOutputFeed(SERVERS),
         open_scan=ListScan,
         password_rounds=MIN_ITERATIONS,
         answer_seconds=0.0,  # there is no engine

@@ -12,7 +12,7 @@ from api.jobs.pace import when_there_is_room
 from api.log.appending import MASSES, LogAppender
 from api.log.repository import NotThere
 from api.messages.messages import MessageMaker
-from api.messages.publishing import ApiPublisher, LogAddress
+from api.messages.publishing import ApiPublisher
 from api.references.changes import ReferenceChanges
 from api.references.materialised import MaterialisedReferences
 from api.references.reading import Upload
@@ -20,7 +20,7 @@ from api.replay.targets import Published
 from api.spark.connect import Cancelled
 from mqlake.clock import ManualClock
 from mqlake.errors import OperationalError
-from mqlake.log.blocking import Append
+from mqlake.log.blocking import Append, BlockingWriter
 from mqlake.log.contract import ANY_PARTITION
 from mqlake.processes.log_disk import LogDisk, LogDiskFull
 from mqlake.records.messages import JOBS, RULES
@@ -28,6 +28,7 @@ from mqlake.records.references import UPLOADS
 from mqlake.settings import LogDiskSettings
 from tests.api.test_replay import Waits
 
+NOWHERE = "127.0.0.1:1"
 UPLOAD = Upload((("plant", "STRING"),), ("plant",), [("a",)])
 RECORD = Append(ANY_PARTITION, b"k", b"v", [])
 
@@ -38,13 +39,19 @@ def full(tmp_path: Path) -> LogDisk:
     return LogDisk(LogDiskSettings(folder=tmp_path, min_free_bytes=0, max_bytes=1 << 20))
 
 
-def reach() -> str:
-    raise OperationalError("the log was asked for")
+class Asked(LogAppender):
+    """Says so when the log is asked."""
+
+    def __init__(self, disk: LogDisk) -> None:
+        super().__init__(NOWHERE, disk=disk)
+
+    def _opened_writer(self) -> BlockingWriter:
+        raise OperationalError("the log was asked for")
 
 
 @pytest.mark.anyio
-async def test_messages_are_refused(full: LogDisk, tmp_path: Path) -> None:
-    publisher = ApiPublisher(LogAddress(tmp_path), full)
+async def test_messages_are_refused(full: LogDisk) -> None:
+    publisher = ApiPublisher(NOWHERE, full)
     with pytest.raises(LogDiskFull, match="the log is full: 2 MiB in the log, 1 MiB allowed"):
         await publisher.publish([])
 
@@ -52,19 +59,19 @@ async def test_messages_are_refused(full: LogDisk, tmp_path: Path) -> None:
 @pytest.mark.parametrize("log_topic", MASSES)
 def test_what_jobs_append_is_refused(full: LogDisk, log_topic: str) -> None:
     with pytest.raises(LogDiskFull):
-        LogAppender(reach, disk=full).append_all(log_topic, [RECORD], what="outputs")
+        Asked(full).append_all(log_topic, [RECORD], what="outputs")
 
 
 @pytest.mark.parametrize("log_topic", [RULES, JOBS, *MASSES])
 def test_a_single_record_may_free_the_disk(full: LogDisk, log_topic: str) -> None:
     with pytest.raises(OperationalError, match="asked for"):
-        LogAppender(reach, disk=full).append(log_topic, b"k", b"v", what="a rule")
+        Asked(full).append(log_topic, b"k", b"v", what="a rule")
 
 
 def test_an_upload_is_refused_before_its_rows_are_kept(full: LogDisk, tmp_path: Path) -> None:
     """They are on the same disk."""
     view = MaterialisedReferences()
-    changes = ReferenceChanges(tmp_path, LogAppender(reach, disk=full), view, ManualClock())
+    changes = ReferenceChanges(tmp_path, Asked(full), view, ManualClock())
     with pytest.raises(LogDiskFull, match="the log is full"):
         changes.put("default", "plants", UPLOAD, "")
     assert not (tmp_path / UPLOADS).exists()
@@ -74,9 +81,7 @@ def test_an_upload_is_refused_before_its_rows_are_kept(full: LogDisk, tmp_path: 
 
 def test_a_replay_is_refused_as_a_whole(full: LogDisk) -> None:
     maker = MessageMaker("local", 0, ManualClock())
-    published = Published(
-        LogAppender(reach, disk=full), maker, "default", "ann", "j", keep_retain=False
-    )
+    published = Published(Asked(full), maker, "default", "ann", "j", keep_retain=False)
     with pytest.raises(LogDiskFull):
         published.send([])
 

@@ -1,21 +1,18 @@
 import asyncio
-from pathlib import Path
 
 import pytest
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from api.messages.messages import MessageMaker
-from api.messages.publishing import LogAddress
 from api.messages.spans import TracingApiPublisher
 from mqlake.clock import ManualClock
-from mqlake.errors import LogError, OperationalError
+from mqlake.errors import LogError
 from mqlake.log.contract import LogWriter
 from mqlake.log.memory import MemoryLog, MemoryLogWriter
 from mqlake.processes.log_disk import ELSEWHERE
 from mqlake.processes.tracing import Tracer
 from mqlake.records.messages import HEADER_TRACEPARENT, INBOUND
-from tests.api.test_api import write_state
 
 SAMPLED = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -23,20 +20,19 @@ SAMPLED = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 class InMemory(TracingApiPublisher):
     """Appends to a log in memory, which takes so many at once."""
 
-    def __init__(self, data_dir: Path, tracer: Tracer, most: int = 10) -> None:
-        super().__init__(LogAddress(data_dir), ELSEWHERE, tracer)
-        write_state(data_dir, healthy=True)
+    def __init__(self, tracer: Tracer, most: int = 10) -> None:
+        super().__init__("127.0.0.1:1", ELSEWHERE, tracer)
         self.log = MemoryLog()
         self.log.create(INBOUND, 1)
         self._most = most
 
-    async def _writer_for(self, servers: str) -> LogWriter:
+    async def _opened_writer(self) -> LogWriter:
         return MemoryLogWriter(self.log, max_queued_records=self._most)
 
 
-def test_sampled_messages_bear_their_span(tmp_path: Path) -> None:
+def test_sampled_messages_bear_their_span() -> None:
     exporter = InMemorySpanExporter()
-    publisher = InMemory(tmp_path, Tracer("api", 0.0, SimpleSpanProcessor(exporter)))
+    publisher = InMemory(Tracer("api", 0.0, SimpleSpanProcessor(exporter)))
     maker = MessageMaker("site", 0, ManualClock())
     traced = maker.make(
         "default",
@@ -58,23 +54,12 @@ def test_sampled_messages_bear_their_span(tmp_path: Path) -> None:
     asyncio.run(publisher.close())
 
 
-def test_a_span_of_what_the_log_refuses_ends_with_the_reason(tmp_path: Path) -> None:
+def test_a_span_of_what_the_log_refuses_ends_with_the_reason() -> None:
     exporter = InMemorySpanExporter()
-    publisher = InMemory(tmp_path, Tracer("api", 1.0, SimpleSpanProcessor(exporter)), most=0)
+    publisher = InMemory(Tracer("api", 1.0, SimpleSpanProcessor(exporter)), most=0)
     maker = MessageMaker("site", 0, ManualClock())
     refused = maker.make("default", "a", b"x", qos=1, retain=False)
     with pytest.raises(LogError):
         asyncio.run(publisher.publish([refused]))
     (span,) = exporter.get_finished_spans()
     assert (span.attributes or {})["error.message"] == "0 records wait for the log, no more fit"
-
-
-def test_a_span_ends_with_the_reason_where_no_system_runs(tmp_path: Path) -> None:
-    exporter = InMemorySpanExporter()
-    publisher = InMemory(tmp_path, Tracer("api", 1.0, SimpleSpanProcessor(exporter)))
-    (tmp_path / "state.json").unlink()
-    message = MessageMaker("site", 0, ManualClock()).make("default", "a", b"x", qos=1, retain=False)
-    with pytest.raises(OperationalError):
-        asyncio.run(publisher.publish([message]))
-    (span,) = exporter.get_finished_spans()
-    assert str((span.attributes or {})["error.message"]).startswith("no system runs on ")

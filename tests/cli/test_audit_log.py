@@ -20,7 +20,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     found: Told = []
 
     def append(log: LogAppender, topic: str, key: bytes, value: bytes, **_: Any) -> int:
-        found.append((log.servers(), topic, json.loads(value)))
+        found.append((log.servers, topic, json.loads(value)))
         return 0
 
     monkeypatch.setattr(LogAppender, "append", append)

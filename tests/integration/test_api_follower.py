@@ -1,7 +1,6 @@
 """The API reads a real log: what was there, what comes, and a log that is not ready yet."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,8 @@ from launcher.testing.systems import await_condition
 from mqlake.bans import ban_key
 from mqlake.clock import SystemClock
 from mqlake.log.admin import ensure_log_topics
-from mqlake.processes.status import STATE_FILE, replace_file
 from mqlake.records.messages import GATEWAYS, SESSIONS
 from tests.api.conftest import session
-from tests.api.test_api import write_state
 
 TENANT = "followed"
 """Other tests may share the log."""
@@ -31,14 +28,11 @@ pytestmark = pytest.mark.kafka
 
 def test_what_was_in_the_log_and_what_comes_is_read(kafka: KafkaServer, tmp_path: Path) -> None:
     servers = kafka.bootstrap_servers
-    state = replace(write_state(tmp_path, healthy=True), bootstrap_servers=servers)
-    (tmp_path / STATE_FILE).unlink()
     cache, gateways = SessionCache(tmp_path / "api"), Gateways(SystemClock())
     bans = MaterialisedBans()
     kept = {GATEWAYS: (bans, MaterialisedRights(), gateways), SESSIONS: (cache,)}
-    follower = LogFollower(tmp_path, "sessions", kept)
-    follower.start()  # before it knows where the log is
-    replace_file(tmp_path / STATE_FILE, state.to_json())
+    follower = LogFollower(servers, "sessions", kept)
+    follower.start()  # before there are log topics
     ensure_log_topics(
         servers,
         inbound_partitions=1,
@@ -72,7 +66,7 @@ def test_what_was_in_the_log_and_what_comes_is_read(kafka: KafkaServer, tmp_path
     follower.stop()
     assert not cache.is_complete
 
-    again = LogFollower(tmp_path, "sessions", kept)
+    again = LogFollower(servers, "sessions", kept)
     again.start()
     await_condition(lambda: cache.is_complete, "all is read once more")
     assert listed() == ["c1", "c3"]

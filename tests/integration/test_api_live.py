@@ -98,7 +98,7 @@ def test_another_process_knows_a_key_and_that_it_was_revoked(
     view = MaterialisedAccess()
     callers = Callers("unknown", view, SystemClock())
     first = api.post("/keys", {"description": "made before", "role": "viewer"})
-    follower = LogFollower(system.data_dir, "access", {ACCESS: (view,)})
+    follower = LogFollower(system.state().bootstrap_servers, "access", {ACCESS: (view,)})
     follower.start()
     try:
         await_condition(lambda: view.is_complete, "the log has been read")

@@ -65,7 +65,7 @@ def test_log_listens_on_this_machine_alone(kafka: KafkaServer) -> None:
 def test_what_the_api_asks_of_a_gateway_is_in_its_log_topic(kafka: KafkaServer) -> None:
     log_topic = delivery_topic("asked")
     LogAdmin(kafka.bootstrap_servers).ensure(log_topic, {})
-    ask_gateway(LogAppender(lambda: kafka.bootstrap_servers), "asked", "reload")
+    ask_gateway(LogAppender(kafka.bootstrap_servers), "asked", "reload")
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "test"})
     consumer.assign([TopicPartition(log_topic, 0, 0)])
     record = consumer.poll(SECONDS)
@@ -75,7 +75,7 @@ def test_what_the_api_asks_of_a_gateway_is_in_its_log_topic(kafka: KafkaServer) 
 
 
 def test_what_the_api_asks_of_a_gateway_that_never_was_is_refused(kafka: KafkaServer) -> None:
-    log = LogAppender(lambda: kafka.bootstrap_servers, timeout_seconds=3)
+    log = LogAppender(kafka.bootstrap_servers, timeout_seconds=3)
     with pytest.raises(LogError, match="control record for nobody"):
         ask_gateway(log, "nobody", "reload")
 

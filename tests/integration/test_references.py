@@ -31,7 +31,7 @@ class Api:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.view = MaterialisedReferences()
-        log = LogAppender(lambda: engine.servers)
+        log = LogAppender(engine.servers)
         self.changes = ReferenceChanges(engine.folder, log, self.view, SystemClock())
         self.tables = ReferenceTables(engine.folder)
 

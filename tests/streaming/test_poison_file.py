@@ -117,7 +117,7 @@ def test_what_an_operator_changes_is_told_to_the_audit_log(
     told: list[tuple[str, str, dict[str, Any]]] = []
 
     def append(log: LogAppender, topic: str, key: bytes, value: bytes, **_: Any) -> int:
-        told.append((log.servers(), topic, json.loads(value)))
+        told.append((log.servers, topic, json.loads(value)))
         return 0
 
     monkeypatch.setattr(LogAppender, "append", append)

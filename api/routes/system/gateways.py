@@ -12,8 +12,7 @@ from api.clients.presence import Gateways, Presence
 from api.entrance.authentication import needs
 from api.web.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, to_page
 from api.web.problems import Problem, ProblemDetails
-from api.wiring.dependencies import Heard, Log, State
-from mqlake.processes.status import SystemState
+from api.wiring.dependencies import Heard, Log
 
 router = APIRouter(tags=["gateways"])
 
@@ -128,12 +127,12 @@ def get_gateway(gateways: Heard, name: str) -> GatewayView:
     openapi_extra=needs("admin"),
     responses=_ASKING,
 )
-def post_reload(state: State, gateways: Heard, log: Log, name: str) -> GatewayAsked:
+def post_reload(gateways: Heard, log: Log, name: str) -> GatewayAsked:
     """Reload a gateway's files.
 
     Certificates and users apply to new connections, rights and bans to all.
     """
-    return _ask(state, gateways, log, name, "reload")
+    return _ask(gateways, log, name, "reload")
 
 
 @router.post(
@@ -143,7 +142,7 @@ def post_reload(state: State, gateways: Heard, log: Log, name: str) -> GatewayAs
     responses=_ASKING,
 )
 def post_drain(
-    state: State, gateways: Heard, log: Log, name: str, drain: DrainRequest | None = None
+    gateways: Heard, log: Log, name: str, drain: DrainRequest | None = None
 ) -> GatewayAsked:
     """Drain a gateway.
 
@@ -152,7 +151,7 @@ def post_drain(
     `state` is `drained` the gateway can be stopped; it serves again after DELETE or a restart.
     """
     asked = drain or DrainRequest()
-    return _ask(state, gateways, log, name, "drain", **asked.model_dump())
+    return _ask(gateways, log, name, "drain", **asked.model_dump())
 
 
 @router.delete(
@@ -161,9 +160,9 @@ def post_drain(
     openapi_extra=needs("admin"),
     responses=_ASKING,
 )
-def delete_drain(state: State, gateways: Heard, log: Log, name: str) -> GatewayAsked:
+def delete_drain(gateways: Heard, log: Log, name: str) -> GatewayAsked:
     """End the drain of a gateway."""
-    return _ask(state, gateways, log, name, "serve")
+    return _ask(gateways, log, name, "serve")
 
 
 def _gateway(found: Presence) -> GatewayView:
@@ -182,13 +181,9 @@ def _gateway(found: Presence) -> GatewayView:
     )
 
 
-def _ask(
-    state: SystemState, gateways: Gateways, log: Log, name: str, action: str, **value: Any
-) -> GatewayAsked:
-    names = [gateway.name for gateway in state.gateways]
-    names += [one.name for one in gateways.all() if one.name not in names]
-    if name not in names:
-        raise _unknown(name, names)
+def _ask(gateways: Gateways, log: Log, name: str, action: str, **value: Any) -> GatewayAsked:
+    if gateways.get(name) is None:
+        raise _unknown(name, [one.name for one in gateways.all()])
     ask_gateway(log, name, action, **value)
     return GatewayAsked(gateway=name, action=action)
 

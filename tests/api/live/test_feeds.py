@@ -1,7 +1,6 @@
 """What feeds make of records; reading them from a log is tested on a running system."""
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from api.live.messages import MessageFeed, message_event
@@ -10,6 +9,8 @@ from api.live.stream import LiveStream, Room
 from api.live.topics import MAX_KEPT_BYTES, RecentTopics
 from mqlake.records.outputs import Output, Position, output_headers, rule_record_key
 from tests.api.live.records import FakeRecord, message
+
+NOWHERE = "127.0.0.1:1"
 
 
 def stream_of(woken: list[Any] | None = None, max_payload_bytes: int = 100) -> LiveStream:
@@ -21,8 +22,8 @@ def topics_of(stream: LiveStream) -> list[str]:
     return [data["topic_name"] for _, data in stream.take(100)]
 
 
-def test_a_stream_gets_what_its_filters_match_once(tmp_path: Path) -> None:
-    feed = MessageFeed(tmp_path)
+def test_a_stream_gets_what_its_filters_match_once() -> None:
+    feed = MessageFeed(NOWHERE)
     woken: list[Any] = []
     stream = stream_of(woken)
     feed.add("default", ["a/+", "a/#", "b"], stream)
@@ -37,8 +38,8 @@ def test_a_stream_gets_what_its_filters_match_once(tmp_path: Path) -> None:
     assert topics_of(stream) == []
 
 
-def test_a_message_is_shown_as_it_is(tmp_path: Path) -> None:
-    feed = MessageFeed(tmp_path)
+def test_a_message_is_shown_as_it_is() -> None:
+    feed = MessageFeed(NOWHERE)
     stream = stream_of(max_payload_bytes=4)
     feed.add("default", ["#"], stream)
     feed.receive(
@@ -56,8 +57,8 @@ def test_a_message_is_shown_as_it_is(tmp_path: Path) -> None:
     assert (large["payload"], large["payload_base64"], large["payload_bytes"]) == (None, None, 9)
 
 
-def test_what_is_no_message_is_passed_over(tmp_path: Path) -> None:
-    feed = MessageFeed(tmp_path)
+def test_what_is_no_message_is_passed_over() -> None:
+    feed = MessageFeed(NOWHERE)
     stream = stream_of()
     feed.add("default", ["#"], stream)
     feed.receive(
@@ -106,8 +107,8 @@ def output(rule: str, tenant: str = "default", row: bytes = b'{"t":1}') -> FakeR
     return FakeRecord(rule_record_key(tenant, rule), row, output_headers(made), 0, 0)
 
 
-def test_outputs_come_by_rule_or_all_of_a_tenant(tmp_path: Path) -> None:
-    feed = OutputFeed(tmp_path)
+def test_outputs_come_by_rule_or_all_of_a_tenant() -> None:
+    feed = OutputFeed(NOWHERE)
     one, every = (LiveStream(lambda: None, Room(), output_event) for _ in range(2))
     feed.add("default", "hot", one)
     feed.add("default", None, every)
