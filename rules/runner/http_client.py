@@ -145,7 +145,7 @@ def _date(text: bytes) -> datetime | None:
     """Read a date of HTTP, in any of its three forms (RFC 9110, 5.6.7)."""
     try:
         found = parsedate_to_datetime(text.decode("ascii"))
-    except ValueError:
+    except (ValueError, OverflowError):  # the other one for numbers that are no C integers
         return None
     # One of the forms names no zone: all are UTC.
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found

@@ -137,6 +137,8 @@ ASKED = {
     # Nonsense asks for nothing.
     **dict.fromkeys(("soon", "-5", "2.5", "2 s", "", "\xb2", "1e3", "inf"), 0.0),
     **dict.fromkeys(("Mon, 99 Sep 2020 12:26:45 GMT", "2020-09-14T12:26:45Z"), 0.0),
+    f"Mon, 14 Sep {'9' * 20} 12:26:45 GMT": 0.0,
+    f"Mon, 14 Sep 2020 12:26:45 +{'9' * 20}": 0.0,
 }
 """`Retry-After`, and the seconds in which nothing is sent."""
 
