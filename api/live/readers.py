@@ -1,12 +1,15 @@
-"""Limits on connections that read live streams: of all together, and of one caller."""
+"""Limits on connections that read live streams: of all together, of a tenant, and of one caller."""
 
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from api.access.callers import Caller
 from mqlake.errors import MqlakeError
 
 MAX_READERS: Final = 200
+MAX_READERS_OF_TENANT: Final = 100
+"""Most readers whose callers are for a tenant, alone or with others: it can have many keys made."""
 MAX_READERS_OF_ONE: Final = 50
 """Most readers of one key, account or the token, so that room is left for others."""
 
@@ -16,7 +19,7 @@ class TooManyReaders(MqlakeError):  # noqa: N818 - it names the obstacle
 
 
 class TooManyOfOne(TooManyReaders):
-    """Its caller has as many as one may have."""
+    """Its caller, or a tenant of his, has as many as one may have."""
 
 
 class LiveReaders:
@@ -30,12 +33,13 @@ class LiveReaders:
     def __init__(self, max_seconds: float, is_stopping: Callable[[], bool] = lambda: False) -> None:
         self.max_seconds = max_seconds
         self.is_stopping = is_stopping
-        self._by_caller: Counter[str] = Counter()
+        self._by_caller = Counter[str]()
+        self._by_tenant = Counter[str]()
 
     def __len__(self) -> int:
         return self._by_caller.total()
 
-    def enter(self, caller: str) -> None:
+    def enter(self, caller: Caller) -> None:
         """Take note of a connection.
 
         Raises:
@@ -43,15 +47,25 @@ class LiveReaders:
         """
         if len(self) >= MAX_READERS:
             raise TooManyReaders(f"{MAX_READERS} connections read live streams, which is the limit")
-        if self._by_caller[caller] >= MAX_READERS_OF_ONE:
+        for tenant in caller.tenants or ():
+            if self._by_tenant[tenant] >= MAX_READERS_OF_TENANT:
+                raise TooManyOfOne(
+                    f"{MAX_READERS_OF_TENANT} connections of callers for tenant {tenant!r} read "
+                    "live streams, which is the limit"
+                )
+        if self._by_caller[caller.name] >= MAX_READERS_OF_ONE:
             raise TooManyOfOne(
-                f"{MAX_READERS_OF_ONE} connections of {caller} read live streams, which is the "
-                "limit: one of /live/ws carries many"
+                f"{MAX_READERS_OF_ONE} connections of {caller.name} read live streams, which is "
+                "the limit: one of /live/ws carries many"
             )
-        self._by_caller[caller] += 1
+        self._by_caller[caller.name] += 1
+        self._by_tenant.update(caller.tenants or ())
 
-    def leave(self, caller: str) -> None:
-        """Forget one."""
-        self._by_caller[caller] -= 1
-        if not self._by_caller[caller]:
-            del self._by_caller[caller]
+    def leave(self, caller: Caller) -> None:
+        """Forget one.
+
+        Args:
+            caller: As he was when it came.
+        """
+        self._by_caller -= Counter((caller.name,))
+        self._by_tenant -= Counter(caller.tenants or ())

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from api.jobs.pace import DEFAULT_RATE
-from api.live.readers import MAX_READERS, MAX_READERS_OF_ONE
+from api.live.readers import MAX_READERS, MAX_READERS_OF_ONE, MAX_READERS_OF_TENANT
 from api.live.stream import MAX_QUEUED, MAX_QUEUED_BYTES
 from api.live.topics import MAX_KEPT_BYTES, MAX_TOPICS
 from api.replay.order import CLIENT_RATE
@@ -45,6 +45,7 @@ TOLD = [
     ("api.md", f"({MAX_QUEUED:,} messages or {MAX_QUEUED_BYTES // MIB} MiB wait for it)"),
     ("api.md", f"carries up to {live.MAX_STREAMS} streams. {MAX_READERS} connections"),
     ("api.md", f"may read live streams, {MAX_READERS_OF_ONE} of one caller"),
+    ("api.md", f"{MAX_READERS_OF_TENANT} of callers for one tenant"),
     ("replay.md", f"messages a second at most: {DEFAULT_RATE:,}, to one client {CLIENT_RATE}"),
     ("tables.md", f"the `*` of all subqueries make at most {MOST_STARS} times as many columns"),
     ("tables.md", f"a row is in at most {MOST_WINDOWS} windows (`window`)"),

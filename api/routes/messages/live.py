@@ -377,7 +377,7 @@ def _reader(connection: HTTPConnection, live: LiveParts, caller: Caller) -> Read
         Problem: There are too many.
     """
     try:
-        live.readers.enter(caller.name)
+        live.readers.enter(caller)
     except TooManyReaders as exc:
         is_his = isinstance(exc, TooManyOfOne)
         status = HTTPStatus.TOO_MANY_REQUESTS if is_his else HTTPStatus.SERVICE_UNAVAILABLE
@@ -395,7 +395,7 @@ def _reader(connection: HTTPConnection, live: LiveParts, caller: Caller) -> Read
 
 def _close(live: LiveParts, reader: Reader, caller: Caller) -> None:
     reader.close()
-    live.readers.leave(caller.name)
+    live.readers.leave(caller)
 
 
 def _sse_event(told: Told) -> str:

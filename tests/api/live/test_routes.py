@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from api.access.callers import Caller
 from api.entrance.authentication import COOKIE
-from api.live.readers import MAX_READERS, MAX_READERS_OF_ONE
+from api.live.readers import MAX_READERS, MAX_READERS_OF_ONE, MAX_READERS_OF_TENANT
 from launcher.testing.systems import await_condition
 from tests.api.conftest import AUTHORIZED, Api, MemoryMessageFeed, memory_api
 from tests.api.live.records import message
@@ -106,21 +107,45 @@ def test_streams_are_counted_and_bounded(short_api: Api) -> None:
     short_api.request("GET", "/live/metrics")
     assert len(readers) == 0
     for number in range(MAX_READERS):
-        readers.enter(f"account-{number // 10}")
+        readers.enter(Caller(f"account-{number // 10}", "viewer", "account"))
     assert code_of(short_api.request("GET", "/live/metrics")) == (503, "unavailable")
 
 
 def test_one_caller_leaves_places_for_others(short_api: Api) -> None:
     readers = short_api.services.live.readers
+    one = Caller("api-token", "admin", "token")
     for _ in range(MAX_READERS_OF_ONE):
-        readers.enter("api-token")
+        readers.enter(one)
     assert code_of(short_api.request("GET", "/live/metrics")) == (429, "rate_limited")
     made = short_api.request("POST", "/keys", json={"role": "viewer", "description": "a test"})
     other = {"Authorization": f"Bearer {made.json()['key']}"}
     assert short_api.request("GET", "/live/metrics", other).status_code == 200
-    readers.leave("api-token")
+    readers.leave(one)
     assert short_api.request("GET", "/live/metrics").status_code == 200
     assert len(readers) == MAX_READERS_OF_ONE - 1
+
+
+def test_callers_of_one_tenant_leave_places_for_those_of_others(short_api: Api) -> None:
+    readers = short_api.services.live.readers
+
+    def ask(*tenants: str) -> int:
+        key = {"role": "viewer", "description": "a test", "tenants": tenants}
+        made = short_api.request("POST", "/keys", json=key).json()["key"]
+        path = f"/live/messages?topic_filter=a&tenant={tenants[0]}"
+        return short_api.request("GET", path, {"Authorization": f"Bearer {made}"}).status_code
+
+    those = [
+        Caller(f"key:{number}", "viewer", "key", tenants=("acme", "other")[: 1 + number % 2])
+        for number in range(MAX_READERS_OF_TENANT)
+    ]
+    for one in those:
+        readers.enter(one)
+    assert ask("acme") == ask("beta", "acme") == 429
+    assert ask("beta") == ask("other") == 200
+    for one in those:
+        readers.leave(one)
+    assert ask("acme") == 200
+    assert len(readers) == 0
 
 
 def test_topics_are_listed_with_their_last_message(api: Api) -> None:
