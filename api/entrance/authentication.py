@@ -27,6 +27,7 @@ from api.wiring.dependencies import services_of
 from mqlake.errors import OperationalError
 from mqlake.records.access import Role
 from mqlake.records.tenants import DEFAULT_TENANT
+from mqlake.security.networks import network_of
 
 _logger = logging.getLogger(__name__)
 
@@ -134,7 +135,7 @@ def identify(connection: HTTPConnection, token: str | None) -> Caller:
         raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(exc), {"Retry-After": "1"}) from exc
     if caller is not None:
         return caller
-    limit(authenticator.failures, address_of(connection))
+    limit(authenticator.failures, network_of(address_of(connection)))
     sent = "" if token is None else "this system does not know this token or key (any more): "
     raise Problem(
         HTTPStatus.UNAUTHORIZED,
@@ -153,12 +154,13 @@ def counting_login(
     It counts before the password is looked at: however many come at once, no more are.
     """
     address = address_of(connection)
-    pair = f"{address} {name}"
-    limit(authenticator.login_addresses, address)
+    network = network_of(address)
+    pair = f"{network} {name}"
+    limit(authenticator.login_addresses, network)
     try:
         limit(authenticator.logins, pair)
     except Problem:
-        authenticator.login_addresses.give_back(address)
+        authenticator.login_addresses.give_back(network)
         raise
     is_wrong = False
     try:
@@ -172,7 +174,7 @@ def counting_login(
             _logger.warning("login failed", extra={"fields": fields})
         else:
             authenticator.logins.give_back(pair)
-            authenticator.login_addresses.give_back(address)
+            authenticator.login_addresses.give_back(network)
 
 
 def tell_access(request: Request, caller: Caller, what: str, **fields: object) -> None:

@@ -6,6 +6,7 @@ bodies kept, and requests that never end.
 
 import asyncio
 import time
+from collections import Counter
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from api.entrance.authentication import bearer_token, identify
 from api.web.problems import Problem, problem_response
+from mqlake.security.networks import network_of
 
 HEAD_SECONDS: Final = 10.0
 """For a request's line and headers."""
@@ -26,7 +28,7 @@ LOGIN_SECONDS: Final = 10.0
 UNREAD_SECONDS: Final = 30.0
 """For what is on its way of an answer: some 64 KiB, and what the operating system keeps."""
 MAX_CONNECTIONS: Final = 1_000
-"""Most connections of all clients; the one that is silent for longest makes room for another."""
+"""Most connections of all clients; one of the address that has most makes room for another."""
 MAX_LOGIN_BYTES: Final = 64 * 1024
 """For the body of a login: whose it is, it says itself."""
 
@@ -136,12 +138,14 @@ class TimedProtocol(H11Protocol):
         self._head: asyncio.TimerHandle | None = None
         self._silent_since = 0.0
         self._unread: asyncio.TimerHandle | None = None
+        self._network = ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._network = network_of(self.client[0]) if self.client else ""
         self._start()
         if len(self.connections) > MAX_CONNECTIONS:
-            self._oldest_silent().transport.abort()
+            self._first_to_go().transport.abort()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -169,14 +173,24 @@ class TimedProtocol(H11Protocol):
         self._stop_unread()
         super().handle_websocket_upgrade(event)
 
-    def _oldest_silent(self) -> "TimedProtocol":
-        """Return the connection that waits for a request longest; itself, if no other does."""
-        silent = (
-            (one._silent_since, one)
-            for one in self.connections
-            if isinstance(one, TimedProtocol) and one._head is not None
-        )
-        return min(silent, key=lambda found: found[0], default=(0.0, self))[1]
+    def on_response_complete(self) -> None:
+        self._silent_since = time.monotonic()
+        super().on_response_complete()
+
+    def _first_to_go(self) -> "TimedProtocol":
+        """Return the connection that makes room for this one: of the address that has most.
+
+        Of those it is the one that has asked nothing for longest. If all of them wait for answers
+        it is this one, if it is of that address, else the oldest.
+        """
+        found = [one for one in self.connections if isinstance(one, TimedProtocol)]
+        counts = Counter(one._network for one in found)
+        most = max(counts, key=lambda network: (counts[network], network == self._network))
+        those = [one for one in found if one._network == most]
+        idle = [one for one in those if one.conn.their_state is h11.IDLE]
+        if not idle and most == self._network:
+            return self
+        return min(idle or those, key=lambda one: one._silent_since)
 
     def _start(self) -> None:
         self._head = self.loop.call_later(HEAD_SECONDS, self._cut)

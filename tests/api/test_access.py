@@ -18,7 +18,7 @@ from api.access.logins import WrongCredentials
 from api.access.passwords import CHECKS_AT_ONCE, MAX_WAITING, ApiPasswordChecks
 from api.access.room import MAX_SESSIONS_OF_ONE
 from api.app import create_app
-from api.entrance.authentication import COOKIE, CSRF_HEADER, counting_login
+from api.entrance.authentication import COOKIE, CSRF_HEADER, counting_login, identify
 from api.log.following import Followed
 from api.settings import ApiSettings
 from api.web.problems import Problem
@@ -409,6 +409,32 @@ def test_logins_under_many_names_are_counted_by_address(api: Api) -> None:
     other = HTTPConnection({"type": "http", "client": ("192.0.2.2", 1), "headers": []})
     with counting_login(authenticator, other, "x"):
         pass
+
+
+def test_addresses_of_one_customer_count_as_one(api: Api) -> None:
+    authenticator: ApiAuthenticator = api.services.access.authenticator
+
+    def asking(address: str) -> HTTPConnection:
+        scope = {"type": "http", "scheme": "http", "headers": [], "app": api.client.app}
+        return HTTPConnection({**scope, "client": (address, 1)})
+
+    wrong = WrongCredentials("wrong")
+    for number in range(50):
+        counting = counting_login(authenticator, asking(f"2001:db8::{number:x}"), f"name-{number}")
+        with suppress(WrongCredentials), counting:
+            raise wrong
+    counting = counting_login(authenticator, asking("2001:db8::ffff:1"), "x")
+    with pytest.raises(Problem, match="too many requests"), counting:
+        pass
+    with counting_login(authenticator, asking("2001:db8:0:1::1"), "x"):
+        pass
+    for number in range(int(FAILURES_BURST)):
+        with pytest.raises(Problem) as caught:
+            identify(asking(f"2001:db8::{number:x}"), "wrong")
+        assert caught.value.status == 401
+    with pytest.raises(Problem) as caught:
+        identify(asking("2001:db8::ffff:1"), "wrong")
+    assert caught.value.status == 429
 
 
 @pytest.mark.anyio

@@ -5,7 +5,7 @@ import json
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +167,46 @@ def test_connections_have_a_bound_and_silent_ones_make_room(
             one.close()
 
 
+LIVE = b"GET /api/v1/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+LOGIN = (
+    b"POST /api/v1/login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n"
+    b"Content-Type: application/json\r\nExpect: 100-continue\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize(("asked", "status"), [(LOGIN, b"HTTP/1.1 100 "), (LIVE, b"HTTP/1.1 200 ")])
+def test_an_address_that_has_all_connections_makes_room_for_others(
+    api: Api, asked: bytes, status: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever they do: the body of a login does not come, or a request comes now and then."""
+    monkeypatch.setattr(module, "MAX_CONNECTIONS", 3)
+    with served(api) as port, ExitStack() as opened:
+
+        def connect(address: str) -> socket.socket:
+            there, source = ("127.0.0.1", port), (address, 0)
+            made = socket.create_connection(there, timeout=60, source_address=source)
+            opened.callback(made.close)
+            return made
+
+        def is_cut(connection: socket.socket) -> bool:
+            while received := connection.recv(65_536):
+                assert received
+            return True
+
+        crowd = [connect("127.0.0.2") for _ in range(3)]
+        for one in crowd:
+            one.sendall(asked)
+            assert one.recv(len(status), socket.MSG_WAITALL) == status
+        other = connect("127.0.0.1")
+        other.sendall(LIVE)
+        assert other.recv(13, socket.MSG_WAITALL) == b"HTTP/1.1 200 "
+        assert is_cut(crowd[0]), "the oldest"
+        newcomer = connect("127.0.0.2")
+        assert is_cut(newcomer if asked == LOGIN else crowd[1]), "one that asks nothing"
+        other.sendall(LIVE)
+        assert other.recv(1)
+
+
 class LargeResult:
     """In the place of Spark: a result of 32 MiB."""
 
@@ -213,7 +253,7 @@ def test_an_answer_that_is_read_is_whole(api: Api, tmp_path: Path) -> None:
     url = "http://127.0.0.1:{}/api/v1/sql"
     with (
         served(api) as port,
-        httpx.stream("POST", url.format(port), json=body, headers=AUTHORIZED) as answer,
+        httpx.stream("POST", url.format(port), json=body, headers=AUTHORIZED, timeout=60) as answer,
     ):
         assert sum(len(part) for part in answer.iter_bytes()) > 32 * 1024 * 1024
         assert result.ended.wait(60)
@@ -231,6 +271,7 @@ def test_whom_a_proxy_asks_for_counts_from_proxies_alone(
             f"http://127.0.0.1:{port}/api/v1/login",
             json={"token": "wrong"},
             headers={"X-Forwarded-For": "9.9.9.9"},
+            timeout=60,
         )
         assert answer.status_code == 401
         (record,) = api.audited.records

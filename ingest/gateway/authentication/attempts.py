@@ -14,7 +14,7 @@ from ingest.gateway.authentication.outcomes import (
     TOO_MANY_FAILURES,
     WRONG_PASSWORD,
 )
-from ingest.gateway.listeners.networks import network_of
+from mqlake.security.networks import network_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -12,11 +12,11 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
-from ingest.gateway.listeners.networks import network_of
 from ingest.session.limits.rates import Strikes
 from mqlake.bans import BannedClient, KeptBan, ban_key, encode_ban
 from mqlake.errors import LogError
 from mqlake.records.messages import GATEWAYS
+from mqlake.security.networks import network_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,7 +11,7 @@ import heapq
 from collections import OrderedDict
 from typing import Final, Protocol
 
-from ingest.gateway.listeners.networks import network_of
+from mqlake.security.networks import network_of
 
 MOST_BYTES: Final = 64 * 1024 * 1024
 """Bound for all of them: 8,192 silent connections, 1,024 TLS handshakes or 910 of the largest
