@@ -3,15 +3,19 @@
 `/metrics` is for Prometheus. `/live` is 503 when the process has to be ended, as it does nothing
 any more; never because something else is away. `/ready` is 503 while it takes no new work, and says
 why. Served by threads of their own, so that a process that is stuck still says so; by a few at
-once, each for some seconds at most. At an address of this machine alone it answers to that address
-and to localhost, not to a name that a page of some site leads here (DNS rebinding).
+once. Who keeps a place and asks nothing, or does not take its answer, gives way to others. At an
+address of this machine alone it answers to that address and to localhost, not to a name that a page
+of some site leads here (DNS rebinding).
 """
 
 import asyncio
 import logging
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from socketserver import ThreadingMixIn
 from typing import Any, Final, Protocol
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -24,6 +28,7 @@ from mqlake import VERSION
 from mqlake.logs import logged_lines
 from mqlake.metrics.families import Families
 from mqlake.security.addresses import is_loopback, names_this_machine
+from mqlake.security.networks import network_of
 from mqlake.settings import MetricsSettings
 
 _logger = logging.getLogger(__name__)
@@ -45,13 +50,15 @@ class WatchedProcess(Protocol):
 
 
 MOST_AT_ONCE: Final = 8
-"""Connections; more are closed."""
+"""Connections; for a further one another gives way."""
 _WELL: Final = "200 OK"
 _UNWELL: Final = "503 Service Unavailable"
 ANSWER_SECONDS: Final = 5.0
 """An event loop that is stuck for so long has no metrics, which says just that."""
 IDLE_SECONDS: Final = 10.0
 """A client may say, or take, nothing for so long."""
+_PLACE: Final = "mqlake.place"
+"""In the environment of a request: its `_Place`."""
 
 
 class _Reader(Collector):
@@ -89,30 +96,81 @@ def in_event_loop(read: Read) -> Read:
 
 
 class _Handler(WSGIRequestHandler):
+    server: "_Server"
     timeout = IDLE_SECONDS
+
+    def get_environ(self) -> dict[str, Any]:
+        return {**super().get_environ(), _PLACE: self.server.places.of(self.connection)}
 
     def log_message(self, *_: Any) -> None:
         """Log nothing."""
+
+
+@dataclass(slots=True)
+class _Place:
+    """The place of a connection; it has none any more when it has given way.
+
+    Attributes:
+        network: Of its client.
+        is_busy: Its answer is being made.
+    """
+
+    network: str
+    is_busy: bool = False
+
+
+class _Places:
+    """The places of connections, the oldest first; used by the threads of all of them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._places: dict[socket.socket, _Place] = {}
+
+    def take(self, connection: socket.socket, address: str) -> bool:
+        """Give a connection a place, perhaps that of another; False: there is none.
+
+        Of the address that has most of those that are not busy, the oldest gives way: its thread
+        ends, as its connection is shut.
+        """
+        new = _Place(network_of(address))
+        with self._lock:
+            if len(self._places) >= MOST_AT_ONCE:
+                idle = {one: found for one, found in self._places.items() if not found.is_busy}
+                counts = Counter(found.network for found in (*idle.values(), new))
+                first = max(idle, key=lambda one: counts[idle[one].network], default=None)
+                if first is None:
+                    return False
+                del self._places[first]
+                with suppress(OSError):
+                    first.shutdown(socket.SHUT_RDWR)
+            self._places[connection] = new
+        return True
+
+    def of(self, connection: socket.socket) -> _Place:
+        with self._lock:
+            return self._places.get(connection) or _Place("")
+
+    def leave(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._places.pop(connection, None)
 
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
     def __init__(self, *arguments: Any) -> None:
-        self._places = threading.BoundedSemaphore(MOST_AT_ONCE)
+        self.places = _Places()
         super().__init__(*arguments)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._places.acquire(blocking=False):
+        if self.places.take(request, client_address[0]):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._places.release()
+    def shutdown_request(self, request: Any) -> None:
+        self.places.leave(request)
+        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of a client that has gone, or that says nothing."""
@@ -142,7 +200,12 @@ def _application(health: WatchedProcess, read: Read, host: str) -> Any:
         if environ.get("PATH_INFO") == "/ready":
             is_ready, detail = health.readiness()
             return say(_WELL if is_ready else _UNWELL, detail)
-        return metrics(environ, start_response)
+        place: _Place = environ[_PLACE]
+        place.is_busy = True
+        try:
+            return metrics(environ, start_response)  # all of them are made before it returns
+        finally:
+            place.is_busy = False
 
     return answer
 

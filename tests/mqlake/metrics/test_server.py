@@ -1,15 +1,16 @@
 import asyncio
-import http.client
 import logging
 import socket
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 
 from launcher.ports import free_ports
-from launcher.testing.systems import await_condition
 from mqlake import VERSION
 from mqlake.metrics import server as module
 from mqlake.metrics.families import Families
@@ -143,29 +144,63 @@ def test_elsewhere_names_are_for_others_to_check() -> None:
         server.close()
 
 
-def test_silent_connections_have_a_bound_and_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module._Handler, "timeout", 0.5)
+def is_cut(connection: socket.socket) -> bool:
+    connection.settimeout(60)
+    return connection.recv(1) == b""
+
+
+@pytest.fixture
+def opened() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def test_silent_connections_make_room_and_have_an_end(
+    opened: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module._Handler, "timeout", 30.0)
     (port,) = free_ports(1)
     server = MetricsServer(MetricsSettings(port=port), Heart("x", None), read)
-    silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(module.MOST_AT_ONCE)]
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=60) as further:
-            assert further.recv(1) == b"", "there is no place"
-        for one in silent:
-            one.settimeout(60)
-            assert one.recv(1) == b"", "it has said nothing"
-        await_condition(lambda: get_or_none(port) is not None, "there are places again")
-    finally:
-        for one in silent:
-            one.close()
-        server.close()
+    opened.callback(server.close)
+    here = ("127.0.0.1", port)
+    first = opened.enter_context(socket.create_connection(here))
+    first.sendall(b"GET /metrics HTT")
+    crowd = [
+        opened.enter_context(socket.create_connection(here, source_address=("127.0.0.2", 0)))
+        for _ in range(module.MOST_AT_ONCE - 1)
+    ]
+    assert "mqlake_healthy" in get(port), "at once"
+    assert is_cut(crowd[0]), "the oldest of the address that has most"
+    first.sendall(b"P/1.0\r\n\r\n")
+    first.settimeout(60)
+    assert first.recv(8) == b"HTTP/1.0"
+    monkeypatch.setattr(module._Handler, "timeout", 0.5)
+    last = opened.enter_context(socket.create_connection(here))
+    assert is_cut(last), "it has said nothing"
 
 
-def get_or_none(port: int) -> str | None:
-    try:
-        return get(port)
-    except (OSError, http.client.HTTPException):
-        return None
+def test_who_is_being_answered_gives_way_to_nobody(opened: ExitStack) -> None:
+    asked, may_answer = threading.Semaphore(0), threading.Event()
+
+    def wait(families: Families) -> None:
+        asked.release()
+        may_answer.wait(60)
+        read(families)
+
+    (port,) = free_ports(1)
+    server = MetricsServer(MetricsSettings(port=port), Heart("x", None), wait)
+    opened.callback(server.close)
+    with ThreadPoolExecutor(module.MOST_AT_ONCE) as readers:
+        answers = [readers.submit(get, port) for _ in range(module.MOST_AT_ONCE)]
+        try:
+            for _ in answers:
+                assert asked.acquire(timeout=60)
+            further = socket.create_connection(("127.0.0.1", port))
+            assert is_cut(opened.enter_context(further)), "there is no place"
+        finally:
+            may_answer.set()
+        assert all("mqlake_gateway_clients 7.0" in one.result() for one in answers)
+    assert "mqlake_gateway_clients 7.0" in get(port)
 
 
 def test_without_a_port_there_is_no_server() -> None:
