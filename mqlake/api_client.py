@@ -141,10 +141,15 @@ class ApiClient:
 
     def items(self, path: str, **parameters: Any) -> Iterator[dict[str, Any]]:
         """Yield the items of a list, asking for a page when the one before is used up."""
+        for page in self.pages(path, **parameters):
+            yield from page["items"]
+
+    def pages(self, path: str, **parameters: Any) -> Iterator[dict[str, Any]]:
+        """Yield the pages of a list."""
         cursor: str | None = None
         while True:
             page = self.get(path, limit=PAGE_ITEMS, cursor=cursor, **parameters)
-            yield from page["items"]
+            yield page
             cursor = page["next_cursor"]
             if cursor is None:
                 return

@@ -10,7 +10,7 @@ import click
 from cli.shared import options as _options
 from cli.shared.jobs import await_job
 from cli.shared.rule_files import SUFFIXES, RuleFileChange, plan, read_existing, read_files, refuse
-from cli.shared.tables import print_list, print_table
+from cli.shared.tables import print_list, print_table, tell_complete
 from mqlake.api_client import ApiClient, System
 from mqlake.errors import OperationalError
 from rules.documents import content_of, read_documents, write_document
@@ -304,14 +304,18 @@ def list_dead_letters(
     limit: int,
     as_json: bool,
 ) -> None:
-    """List dead letters of evaluations and actions, newest first."""
+    """List dead letters of evaluations and actions, newest first.
+
+    The last line on standard error says up to when the list is complete.
+    """
     wanted = {"rule": rule_id, "error": error, "open": True if only_open else None}
-    letters = ApiClient(system).get("/dead_letters", limit=limit, **wanted)["items"]
+    found = ApiClient(system).get("/dead_letters", limit=limit, **wanted)
     if as_json:
-        click.echo(json.dumps(letters, indent=2, ensure_ascii=False))
-        return
-    titles = ("given up at", "rule", "stage", "topic", "payload", "error")
-    print_table(titles, map(_dead_letter, letters))
+        click.echo(json.dumps(found["items"], indent=2, ensure_ascii=False))
+    else:
+        titles = ("given up at", "rule", "stage", "topic", "payload", "error")
+        print_table(titles, map(_dead_letter, found["items"]))
+    tell_complete(found["complete_until"])
 
 
 @command.command("rerun")

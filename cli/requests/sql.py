@@ -14,6 +14,7 @@ from typing import IO, Any, Final
 import click
 
 from cli.shared import options as _options
+from cli.shared.tables import tell_complete
 from mqlake.api_client import ApiClient, System
 from mqlake.errors import OperationalError
 
@@ -96,8 +97,7 @@ def command(
         until = answer.headers["mqlake-complete-until"]
     if truncated:
         click.echo(f"first {rows} rows; --limit 0 gives as many as may be", err=True)
-    told = f"complete until {until}" if until else "it is not known up to when they are complete"
-    click.echo(told, err=True)
+    tell_complete(until)
 
 
 @contextmanager

@@ -40,6 +40,12 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
+def tell_complete(until: str | None) -> None:
+    """Say on standard error up to when tables have all that was accepted; None: not known."""
+    told = f"complete until {until}" if until else "it is not known up to when they are complete"
+    click.echo(told, err=True)
+
+
 def shown_all(known: Sequence[str] | None) -> str:
     """Return in a cell which topics a key or an account is for."""
     return "all" if known is None else " ".join(known)

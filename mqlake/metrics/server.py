@@ -111,7 +111,7 @@ class _Place:
     """The place of a connection; it has none any more when it has given way.
 
     Attributes:
-        network: Of its client.
+        network: Network of its client.
         is_busy: Its answer is being made.
     """
 

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,3 +70,23 @@ def test_answers_about_retained_messages_say_it_also_where_there_is_none(api: Ap
         answer = api.request("GET", path)
         assert answer.status_code == status
         assert answer.headers["mqlake-complete-until"] == "2023-11-14T22:13:20.123Z"
+
+
+class NoLetters:
+    """In the place of Spark."""
+
+    def rows(self, _query: str, _seconds: float) -> list[Any]:
+        return []
+
+
+def test_the_list_of_dead_letters_says_it(api: Api) -> None:
+    api.put_in("queries", spark=NoLetters())
+    assert api.get("/dead_letters")["complete_until"] is None
+    say_complete(api.data_dir, outputs=AT_MS)
+    answer = api.request("GET", "/dead_letters")
+    assert answer.json() == {
+        "items": [],
+        "next_cursor": None,
+        "complete_until": "2023-11-14T22:13:20.123000Z",
+    }
+    assert answer.headers["mqlake-complete-until"] == "2023-11-14T22:13:20.123Z"

@@ -16,6 +16,8 @@ from mqlake.records.tenants import TenantsError
 from mqlake.rights.files import RightsError
 from tests.api.conftest import Api, api
 from tests.api.live.records import message
+from tests.api.test_completeness import NoLetters, say_complete
+from tests.api.test_retained import put
 from tests.mqlake.test_api_client import served
 
 __all__ = ["api", "served"]  # fixtures of others
@@ -64,6 +66,17 @@ def test_alarms_are_listed_and_acknowledged(served: Api) -> None:
     assert "gateway-1" in run(served, "alarms", "list", "--cleared").stdout
     with pytest.raises(ApiError, match="there is no alarm"):
         run(served, "alarms", "acknowledge", "none")
+
+
+def test_lists_from_tables_say_up_to_when_these_are_complete(served: Api) -> None:
+    put(served.data_dir, "a")
+    served.put_in("queries", spark=NoLetters())
+    lists = (("retained",), ("retained", "--json"), ("rules", "dead-letters"))
+    for arguments in lists:
+        assert run(served, *arguments).stderr == "it is not known up to when they are complete\n"
+    say_complete(served.data_dir, state=1_700_000_000_123, outputs=1_700_000_000_123)
+    for arguments in lists:
+        assert run(served, *arguments).stderr == "complete until 2023-11-14T22:13:20.123000Z\n"
 
 
 def test_tenants_are_created_suspended_and_applied(served: Api, tmp_path: Path) -> None:

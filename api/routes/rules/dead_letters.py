@@ -5,11 +5,12 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.entrance.authentication import CurrentCaller
 from api.jobs.pace import DEFAULT_RATE, MAX_RATE
+from api.messages import completeness
 from api.routes.rules.rules import RuleIdPath, existing
 from api.routes.rules.trials import to_ms
 from api.rules.checking import compiled
@@ -19,9 +20,10 @@ from api.rules.views import JobView, view_job
 from api.web.pages import DEFAULT_LIMIT, Cursor, Limit, Page, Tenant, write_cursor
 from api.web.pages import read_cursor as read_parts
 from api.web.problems import Problem, ProblemDetails
-from api.wiring.dependencies import AllRuns, Connect, KnownRules
+from api.wiring.dependencies import AllRuns, Completed, Connect, KnownRules
 from mqlake.clock import SystemClock
 from mqlake.records.tenants import DEFAULT_TENANT
+from mqlake.tables.catalogue import DEAD_LETTERS
 
 router = APIRouter(
     tags=["rules"], responses={code: {"model": ProblemDetails} for code in (422, 503)}
@@ -35,6 +37,10 @@ _clock = SystemClock()
 
 _From = Annotated[datetime | None, Query(alias="from", description="given up at or after")]
 _To = Annotated[datetime | None, Query(description="given up before")]
+
+
+class DeadLetterPage(Page[DeadLetterView]):
+    complete_until: datetime | None = Field(description=completeness.DESCRIPTION)
 
 
 class Rerun(BaseModel):
@@ -58,8 +64,10 @@ class Rerun(BaseModel):
     )
 
 
-@router.get("/dead_letters")
+@router.get("/dead_letters", responses={200: {"headers": completeness.OPENAPI}})
 def get_dead_letters(
+    response: Response,
+    completed: Completed,
     connect: Connect,
     tenant: Tenant = DEFAULT_TENANT,
     rule: Annotated[str | None, Query(description="only of this rule")] = None,
@@ -70,11 +78,11 @@ def get_dead_letters(
     to: _To = None,
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
-) -> Page[DeadLetterView]:
+) -> DeadLetterPage:
     """List dead letters.
 
-    The newest come first; the list is some seconds old. A message that the engine evaluates again
-    after a crash is listed once.
+    The newest come first; the list is some seconds old: `complete_until` says how far it is. A
+    message that the engine evaluates again after a crash is listed once.
     """
     wanted = Wanted(tenant, rule, stage, error, to_ms(begin), to_ms(to), open)
     after = None
@@ -85,11 +93,14 @@ def get_dead_letters(
             raise Problem(
                 HTTPStatus.UNPROCESSABLE_ENTITY, "the cursor is not one that a page before gave"
             )
+    until = completed.until((DEAD_LETTERS.name,))
     rows = connect.rows(list_query(wanted, after, limit + 1), QUERY_SECONDS)
     page = rows[:limit]
-    return Page(
+    response.headers.update(completeness.headers(until))
+    return DeadLetterPage(
         items=[view(row) for row in page],
         next_cursor=write_cursor(*key_of(page[-1])) if len(rows) > limit else None,
+        complete_until=until,
     )
 
 
