@@ -34,6 +34,7 @@ _LISTED: Final = """
     STRUCT ARRAY REDUCE MATERIALIZED RECURSIVE USER CURRENT_USER EXTRACT TRIM BOTH ANY SOME
     messages drops retained usage rule_x reference_x default.messages spark_catalog.default.messages
     default.audit_log a b x topic ts payload qos 1 '2' ( ) , . * : :: [ ] -> => | |> / + - = < ; `
+    now() WEEK 999999 99999999999999999999 1e999 '9999-12-31'
     ( ) ( ) , , reflect(1) read_files('x') `select` `from` (SELECT /*+ -- */
 """
 _WORDS: Final = _LISTED.split()

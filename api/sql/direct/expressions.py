@@ -253,7 +253,10 @@ class SmallExpressions:
             need(isinstance(node.expression, exp.Interval))
             span = _span(node.expression)
             moment = self._moment(node.this)
-            return moment + span if isinstance(node, exp.Add) else moment - span
+            try:
+                return moment + span if isinstance(node, exp.Add) else moment - span
+            except OverflowError:  # no year between 1 and 9999
+                raise NotSmall from None
         if isinstance(node, exp.Cast):
             need(node.to.this in (exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ))
             node = node.this

@@ -45,6 +45,11 @@ FOR_SPARK = (
     "SELECT topic FROM messages WHERE ts > '2026-02-30'",
     "SELECT topic FROM messages WHERE ts > 'tomorrow'",
     "SELECT topic FROM messages WHERE ts > now() - INTERVAL 1 MONTH",
+    # Times that Python has not.
+    "SELECT topic FROM messages WHERE ts > now() - INTERVAL 999999 WEEK",
+    "SELECT topic FROM messages WHERE ts < now() + INTERVAL '999999' WEEKS",
+    "SELECT topic FROM messages WHERE ts < '9999-12-31' + INTERVAL 1 DAY",
+    "SELECT topic FROM messages WHERE ts > TIMESTAMP '0001-01-01' - INTERVAL 1 DAY",
     "SELECT topic FROM messages WHERE topic LIKE 'a\\\\_'",
     "SELECT topic FROM messages WHERE payload = payload",
     "SELECT payload:temp::double FROM messages",
