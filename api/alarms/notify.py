@@ -17,10 +17,24 @@ from pydantic import SecretStr
 
 from api.alarms.materialised import Known
 from api.settings import AlarmSettings, MailSettings, WebhookSettings
+from mqlake.clock import SystemClock
 from mqlake.errors import OperationalError
+from mqlake.retry_after import retry_after
 from mqlake.security.checked_http import AddressRefused, CheckedBackend, make_ssl_context
 
 _OK: Final = range(200, 300)
+
+
+class NotTold(OperationalError):  # noqa: N818 - it names the outcome
+    """A notice was not accepted, or there was no answer.
+
+    Attributes:
+        again_seconds: For so long the receiver wants to be left alone.
+    """
+
+    def __init__(self, reason: str, again_seconds: float = 0.0) -> None:
+        super().__init__(reason)
+        self.again_seconds = again_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +77,7 @@ class Channel(Protocol):
         """Tell of alarms.
 
         Raises:
-            OperationalError: The notice was not accepted, or there was no answer.
+            NotTold: The notice was not accepted, or there was no answer.
         """
         ...
 
@@ -113,19 +127,20 @@ class AlarmWebhook:
                         "alarms.webhook.allowed_networks", settings.allowed_networks
                     ),
                 ) as pool,
-                # Of the answer nothing is read but its status, and a redirect is none that is good.
+                # Of the answer nothing is read but its head, and a redirect is none that is good.
                 pool.stream("POST", url, headers=headers, content=body.encode()) as response,
             ):
                 status = response.status
+                again_seconds = retry_after(response.headers, SystemClock().now_ms())
         except TimeoutError as exc:
             seconds = f"{settings.timeout_seconds:g} s"
-            raise OperationalError(f"the web server does not answer within {seconds}") from exc
+            raise NotTold(f"the web server does not answer within {seconds}") from exc
         except AddressRefused as exc:
-            raise OperationalError(str(exc)) from exc
+            raise NotTold(str(exc)) from exc
         except (httpcore.NetworkError, httpcore.ProtocolError, OSError) as exc:
-            raise OperationalError(f"the web server does not answer: {exc!r}") from exc
+            raise NotTold(f"the web server does not answer: {exc!r}") from exc
         if status not in _OK:
-            raise OperationalError(f"the web server answers {status}")
+            raise NotTold(f"the web server answers {status}", again_seconds)
 
 
 class Mail:
@@ -167,7 +182,7 @@ class Mail:
         except (smtplib.SMTPException, ssl.SSLError, OSError, ValueError) as exc:
             # The error names the refused user; it never holds a password.
             where = f"{settings.host}:{settings.port}"
-            raise OperationalError(f"the mail server {where} did not take it: {exc!r}") from exc
+            raise NotTold(f"the mail server {where} did not take it: {exc!r}") from exc
 
     def _connected(self) -> smtplib.SMTP:
         settings = self._settings

@@ -15,7 +15,7 @@ from typing import Final
 from api.alarms.changes import AlarmChanges, Change
 from api.alarms.checks import Found, Look
 from api.alarms.materialised import Known, MaterialisedAlarms
-from api.alarms.notify import Channel, Notice
+from api.alarms.notify import Channel, Notice, NotTold
 from mqlake.clock import Clock
 from mqlake.errors import MqlakeError
 from mqlake.records.alarms import Alarm, Told
@@ -29,7 +29,7 @@ SILENT_MS: Final = 180_000
 KEPT_MS: Final = 7 * 24 * 3_600_000
 """An alarm that was cleared is shown so long."""
 RETRY_SECONDS: Final = 60.0
-"""After a channel has failed."""
+"""After a channel has failed, unless it asks for more."""
 
 
 class AlarmWatch:
@@ -153,7 +153,8 @@ class AlarmWatch:
             try:
                 await channel.send([Notice.of(one) for one in wanted])
             except MqlakeError as exc:
-                self._retry_at[channel.name] = now + RETRY_SECONDS
+                asked = exc.again_seconds if isinstance(exc, NotTold) else 0.0
+                self._retry_at[channel.name] = now + max(RETRY_SECONDS, asked)
                 self.problems[channel.name] = str(exc)
                 fields = {"channel": channel.name, "reason": str(exc), "alarms": len(wanted)}
                 _logger.warning("a notice of alarms was not sent", extra={"fields": fields})

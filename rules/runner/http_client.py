@@ -1,13 +1,12 @@
 """Requests on behalf of rules: no redirects, no proxies, no cookies, checked addresses only."""
 
 import asyncio
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Final
 
 import httpcore
 
 from mqlake.clock import Clock
+from mqlake.retry_after import retry_after
 from mqlake.security.checked_http import AddressRefused, CheckedBackend, make_ssl_context
 from rules.actions.contract import ActionError, Failure, Request
 from rules.runner.settings import HttpSettings
@@ -15,8 +14,6 @@ from rules.runner.settings import HttpSettings
 KEEP_ALIVE_SECONDS: Final = 30.0
 MAX_READ_BYTES: Final = 64 * 1024
 """Longest part of an answer that is read; a longer one costs the connection."""
-MAX_RETRY_AFTER_SECONDS: Final = 86_400.0
-"""A server that asks to be left alone for longer is asked again then."""
 MAX_TOLD_CHARACTERS: Final = 200
 
 UNAVAILABLE_STATUS: Final = frozenset({408, 425, 429, 502, 503, 504})
@@ -109,7 +106,7 @@ class HttpClientPool:
         message = f"answer {status}" + (f": {told}" if told else "")
         if status not in UNAVAILABLE_STATUS:
             raise ActionError(message, Failure.FAILED if status >= 500 else Failure.REFUSED)
-        seconds = _retry_after(response, self._clock)
+        seconds = retry_after(response.headers, self._clock.now_ms())
         self._not_before = max(self._not_before, self._clock.monotonic() + seconds)
         raise ActionError(message, Failure.UNAVAILABLE, retry_after_seconds=seconds)
 
@@ -122,33 +119,6 @@ async def _read(response: httpcore.Response) -> str:
         if len(read) > MAX_READ_BYTES:
             break
     return read[: MAX_TOLD_CHARACTERS * 4].decode(errors="replace")
-
-
-def _retry_after(response: httpcore.Response, clock: Clock) -> float:
-    """Return how many seconds the server wants to be left alone; 0 when it does not say.
-
-    A number of seconds, or a date, which is of the server's own clock (RFC 9110, 10.2.3).
-    """
-    headers = {name.lower(): value.strip() for name, value in response.headers}
-    asked = headers.get(b"retry-after", b"")
-    if asked.isdigit():
-        seconds = float(asked)
-    elif (until := _date(asked)) is not None:
-        now = _date(headers.get(b"date", b""))
-        seconds = until.timestamp() - (clock.now_ms() / 1000 if now is None else now.timestamp())
-    else:
-        return 0.0
-    return min(max(seconds, 0.0), MAX_RETRY_AFTER_SECONDS)
-
-
-def _date(text: bytes) -> datetime | None:
-    """Read a date of HTTP, in any of its three forms (RFC 9110, 5.6.7)."""
-    try:
-        found = parsedate_to_datetime(text.decode("ascii"))
-    except (ValueError, OverflowError):  # the other one for numbers that are no C integers
-        return None
-    # One of the forms names no zone: all are UTC.
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
 
 
 def _host(url: str) -> str:

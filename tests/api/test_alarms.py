@@ -5,9 +5,10 @@ import json
 import queue
 import socketserver
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from pydantic import ValidationError
 
 from api.alarms.checks import Found, of_jobs, of_system
 from api.alarms.materialised import MaterialisedAlarms
-from api.alarms.notify import AlarmWebhook, Mail, Notice, channels
+from api.alarms.notify import AlarmWebhook, Mail, Notice, NotTold, channels
 from api.alarms.watch import KEPT_MS, RETRY_SECONDS, SEEN_MS, SILENT_MS, AlarmWatch
 from api.jobs.jobs import Job
 from api.log.following import Followed
@@ -39,10 +40,11 @@ class Ears:
     def __init__(self) -> None:
         self.heard: list[tuple[str, str]] = []
         self.is_unreachable = False
+        self.again_seconds = 0.0
 
     async def send(self, notices: Any) -> None:
         if self.is_unreachable:
-            raise OperationalError("nobody listens")
+            raise NotTold("nobody listens", self.again_seconds)
         self.heard += [(one.state, one.what) for one in notices]
 
 
@@ -300,7 +302,9 @@ NOTICE = Notice(
 
 
 @contextmanager
-def web_server(status: int = 204) -> Iterator[tuple[str, "queue.Queue[Any]"]]:
+def web_server(
+    status: int = 204, answered: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[tuple[str, "queue.Queue[Any]"]]:
     """Serve POST on this machine; yield the URL and what comes."""
     heard: queue.Queue[Any] = queue.Queue()
 
@@ -309,6 +313,8 @@ def web_server(status: int = 204) -> Iterator[tuple[str, "queue.Queue[Any]"]]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             heard.put((self.path, dict(self.headers), json.loads(body)))
             self.send_response(status)
+            for header in answered.items():
+                self.send_header(*header)
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:
@@ -339,6 +345,24 @@ def test_a_web_server_is_told() -> None:
     (told,) = body["alarms"]
     assert (body["site"], told["state"], told["severity"]) == ("berlin", "raised", "alarm")
     assert told["raised_at"] == "2026-01-01T00:00:00+00:00"
+
+
+def test_a_web_server_is_told_nothing_before_the_time_that_it_has_asked_for(api: Api) -> None:
+    with (
+        web_server(503, {"Retry-After": "3600"}) as (url, _),
+        pytest.raises(NotTold, match="answers 503") as caught,
+    ):
+        asyncio.run(webhook(url).send([NOTICE]))
+    one = Watched(api)
+    one.ears.is_unreachable, one.ears.again_seconds = True, caught.value.again_seconds
+    one.look(AWAY)
+    one.ears.is_unreachable = False
+    api.clock.advance(3_600 - 1)
+    one.look(AWAY)
+    assert one.ears.heard == []
+    api.clock.advance(1)
+    one.look(AWAY)
+    assert one.ears.heard == [("raised", AWAY.what)]
 
 
 @pytest.mark.parametrize("status", [302, 400, 500])
