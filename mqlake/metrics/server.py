@@ -97,7 +97,10 @@ def in_event_loop(read: Read) -> Read:
 
 class _Handler(WSGIRequestHandler):
     server: "_Server"
-    timeout = IDLE_SECONDS
+
+    def setup(self) -> None:
+        self.request.settimeout(IDLE_SECONDS)
+        super().setup()
 
     def get_environ(self) -> dict[str, Any]:
         return {**super().get_environ(), _PLACE: self.server.places.of(self.connection)}

@@ -9,7 +9,7 @@ from typing import Final
 from tests.gate.changed import PACKAGES
 from tests.gate.classes import ROOT
 
-MOST: Final = 56
+MOST: Final = 55
 """Reads of private names of the product; fewer is a smaller number here, more is a fault."""
 OTHERS: Final = frozenset(
     {

@@ -158,7 +158,7 @@ def opened() -> Iterator[ExitStack]:
 def test_silent_connections_make_room_and_have_an_end(
     opened: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module._Handler, "timeout", 30.0)
+    monkeypatch.setattr(module, "IDLE_SECONDS", 60.0)
     (port,) = free_ports(1)
     server = MetricsServer(MetricsSettings(port=port), Heart("x", None), read)
     opened.callback(server.close)
@@ -174,7 +174,7 @@ def test_silent_connections_make_room_and_have_an_end(
     first.sendall(b"P/1.0\r\n\r\n")
     first.settimeout(60)
     assert first.recv(8) == b"HTTP/1.0"
-    monkeypatch.setattr(module._Handler, "timeout", 0.5)
+    monkeypatch.setattr(module, "IDLE_SECONDS", 0.5)
     last = opened.enter_context(socket.create_connection(here))
     assert is_cut(last), "it has said nothing"
 
