@@ -241,6 +241,7 @@ async def _lifespan(services: Services) -> AsyncIterator[None]:
         with contextlib.suppress(asyncio.CancelledError):
             await task
     services.access.passwords.close()
+    services.queries.threads.close()
     await services.messages.publisher.close()
     for end in (
         served.close,

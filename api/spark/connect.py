@@ -31,6 +31,9 @@ START_SECONDS: Final = 20.0
 """Longest that a request waits for Spark to start; then the caller may ask again."""
 JOB_START_SECONDS: Final = 120.0
 """How long a job waits for a start; no caller waits for it."""
+MOST_ASKING: Final = 10
+"""Short questions that are asked or wait for their turn: each keeps one of the forty threads that
+all requests share."""
 GRACE_SECONDS: Final = 60.0
 """That a query may take to end when it is interrupted; then Spark is ended, for all. Not less:
 one that gets little of busy processors would be ended before it is warm, each time."""
@@ -77,6 +80,10 @@ class OutOfMemory(EvaluationError):  # noqa: N818 - it names the obstacle
 
 class SparkAway(OperationalError):  # noqa: N818
     """Spark does not answer."""
+
+
+class SparkBusy(SparkAway):
+    """As many ask it already as may."""
 
 
 class SparkEnded(SparkAway):
@@ -321,6 +328,7 @@ class SparkConnect:
         self._token_file = data_dir / TOKEN_FILE
         self._tables = data_dir.absolute() / "tables"
         self._application = QueryApplication(data_dir)
+        self._places = threading.BoundedSemaphore(MOST_ASKING)
         self._lock = threading.Lock()
         # After an error of an expression a session is as it was.
         self._kept = KeptSessions(
@@ -400,10 +408,16 @@ class SparkConnect:
         Raises:
             EvaluationError: An expression failed.
             SparkAway: Spark does not answer, or not in time.
+            SparkBusy: Too many wait for their turn.
         """
-        with self.use() as use, self._lock, self._kept.lend(use) as session:
-            # Once: a query that has ended Spark, or took too long, would do so again.
-            return session.rows(query, timeout_seconds)
+        if not self._places.acquire(blocking=False):
+            raise SparkBusy("too many ask Spark at the moment: try again later")
+        try:
+            with self.use() as use, self._lock, self._kept.lend(use) as session:
+                # Once: a query that has ended Spark, or took too long, would do so again.
+                return session.rows(query, timeout_seconds)
+        finally:
+            self._places.release()
 
     def close(self) -> None:
         with self._lock:

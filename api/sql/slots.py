@@ -7,6 +7,10 @@ from collections.abc import Callable
 from itertools import count
 from typing import Final, NamedTuple
 
+MOST_WAITING: Final = 40
+"""That wait for a slot: each has a thread meanwhile."""
+MOST_WAITING_OF_ONE: Final = 10
+"""The same for one tenant."""
 RECENT_SECONDS: Final = 60.0
 """A tenant that has asked within this time has a part of the slots, which no other is given."""
 
@@ -38,14 +42,15 @@ class FairSlots:
         """The ticket that was served last, by name."""
 
     def acquire(self, name: str, seconds: float) -> bool:
-        """Take a slot for a tenant; False when there was none in time."""
+        """Take a slot for a tenant; False when there was none in time, or too many wait for one."""
         with self._changed:
             self._forget_old()
             self._asked[name] = self._now()
             me = _Waiting(next(self._tickets), name)
             self._waiting.append(me)
             try:
-                if not self._changed.wait_for(lambda: self._is_next(me), seconds):
+                may_wait = 0.0 if self._are_too_many(name) else seconds
+                if not self._changed.wait_for(lambda: self._is_next(me), may_wait):
                     return False
                 self._held[name] += 1
                 self._served[name] = next(self._tickets)
@@ -61,6 +66,10 @@ class FairSlots:
             if not self._held[name]:
                 del self._held[name]
             self._changed.notify_all()
+
+    def _are_too_many(self, name: str) -> bool:
+        of_one = sum(one.name == name for one in self._waiting)
+        return len(self._waiting) > MOST_WAITING or of_one > MOST_WAITING_OF_ONE
 
     def _is_next(self, me: _Waiting) -> bool:
         may = [one for one in self._waiting if self._may_take(one.name)]

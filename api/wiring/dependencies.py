@@ -38,6 +38,7 @@ from api.schemas.changes import SchemaChanges
 from api.settings import ApiSettings
 from api.spark.connect import SparkConnect
 from api.sql.running import QueryRunner
+from api.sql.threads import QueryThreads
 from api.sql.warming import WarmUp
 from api.tenants.bans import BanChanges, MaterialisedBans
 from api.tenants.rights import MaterialisedRights, RightsChanges
@@ -158,6 +159,7 @@ Metrics = Annotated[MaterialisedMetrics, _part(lambda its: its.rules.metrics)]
 
 Connect = Annotated[SparkConnect, _part(lambda its: its.queries.spark)]
 Queries = Annotated[QueryRunner, _part(lambda its: its.queries.runner)]
+ForQueries = Annotated[QueryThreads, _part(lambda its: its.queries.threads)]
 Warming = Annotated[WarmUp, _part(lambda its: its.queries.warm_up)]
 
 RunningJobs = Annotated[Jobs, _part(lambda its: its.runs.jobs)]

@@ -30,6 +30,7 @@ from api.settings import PREFIX, ApiSettings
 from api.spark.connect import SparkConnect
 from api.sql.direct.reader import TableFiles
 from api.sql.running import QueryRunner
+from api.sql.threads import QueryThreads
 from api.sql.warming import WarmUp
 from api.tenants.storage import Storage
 from api.web.prometheus import RequestMetrics
@@ -127,6 +128,7 @@ class QueryParts:
 
     spark: SparkConnect
     runner: QueryRunner
+    threads: QueryThreads
     warm_up: WarmUp
 
     @classmethod
@@ -139,7 +141,8 @@ class QueryParts:
             settings.sql_at_once,
             most_bytes=settings.sql_max_bytes,
         )
-        return cls(spark=spark, runner=runner, warm_up=WarmUp(spark, runner))
+        threads = QueryThreads(settings.sql_at_once)
+        return cls(spark=spark, runner=runner, threads=threads, warm_up=WarmUp(spark, runner))
 
 
 @dataclass(frozen=True, slots=True)

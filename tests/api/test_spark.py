@@ -3,7 +3,9 @@
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +15,7 @@ from grpc import RpcError
 from pyspark.errors.exceptions.connect import AnalysisException
 
 from api.spark.connect import (
+    MOST_ASKING,
     OPEN_SECONDS,
     QUERY_TIMEOUT_SECONDS,
     Cancelled,
@@ -20,6 +23,8 @@ from api.spark.connect import (
     OutOfMemory,
     Spark,
     SparkAway,
+    SparkBusy,
+    SparkConnect,
     SparkEnded,
 )
 from mqlake.processes.query_application import End
@@ -226,3 +231,37 @@ def test_all_who_come_first_get_the_whole_client(tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-c", _COME_ONE_BY_ONE, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+class StartingSpark(SparkConnect):
+    """Is about to start, and then is not there."""
+
+    def __init__(self, data_dir: Path) -> None:
+        super().__init__(data_dir)
+        self.asked = threading.Semaphore(0)
+        self.may_fail = threading.Event()
+
+    @contextmanager
+    def use(self, *_: object, **_more: object) -> Iterator[Any]:
+        self.asked.release()
+        assert self.may_fail.wait(60)
+        raise SparkAway("it has not started")
+        yield
+
+
+def test_few_requests_wait_for_the_session_that_is_kept(tmp_path: Path) -> None:
+    spark = StartingSpark(tmp_path)
+    with ThreadPoolExecutor(MOST_ASKING) as callers:
+        answers = [callers.submit(spark.rows, "SELECT 1") for _ in range(MOST_ASKING)]
+        try:
+            for _ in answers:
+                assert spark.asked.acquire(timeout=60)
+            with pytest.raises(SparkBusy, match="try again later"):
+                spark.rows("SELECT 1")
+        finally:
+            spark.may_fail.set()
+        for one in answers:
+            with pytest.raises(SparkAway, match="not started"):
+                one.result(60)
+    with pytest.raises(SparkAway, match="not started"):
+        spark.rows("SELECT 1")

@@ -25,10 +25,18 @@ from api.sql.checking import check
 from api.sql.confining import MOST_CHARACTERS
 from api.sql.results import MEDIA_TYPES, Format, Result, write
 from api.sql.running import QueryLimits
+from api.sql.threads import QueryThreads
 from api.sql.usage import usage_select
 from api.web.pages import Tenant
 from api.web.problems import Problem, ProblemDetails
-from api.wiring.dependencies import Completed, Figures, Queries, Settings, Warming
+from api.wiring.dependencies import (
+    Completed,
+    Figures,
+    ForQueries,
+    Queries,
+    Settings,
+    Warming,
+)
 from mqlake.records.tenants import DEFAULT_TENANT
 
 router = APIRouter(tags=["sql"])
@@ -124,6 +132,7 @@ async def post_sql(
     caller: CurrentCaller,
     asked: SqlQuery,
     runner: Queries,
+    threads: ForQueries,
     figures: Figures,
     settings: Settings,
     completed: Completed,
@@ -143,19 +152,23 @@ async def post_sql(
     seconds = min(asked.timeout_seconds, settings.sql_max_seconds)
     limits = QueryLimits(rows, seconds, settings.sql_max_bytes)
     try:
-        query = await asyncio.to_thread(
-            check,
-            asked.query,
-            tenant,
-            is_administrator=caller.may("admin"),
-            is_for_all=caller.tenants is None,
-            topic_filters=caller.topic_filters,
-            usage=partial(_usage, figures, tenant),
+        query = await threads.run(
+            partial(
+                check,
+                asked.query,
+                tenant,
+                is_administrator=caller.may("admin"),
+                is_for_all=caller.tenants is None,
+                topic_filters=caller.topic_filters,
+                usage=partial(_usage, figures, tenant),
+            )
         )
         # Before Spark chooses the versions of the tables: it is true of these, too.
         until = await asyncio.to_thread(completed.until, query.tables)
         run, result = await _run(
-            request, lambda stop: runner.run(query, asked.format, limits, stop, caller=caller.name)
+            request,
+            threads,
+            lambda stop: runner.run(query, asked.format, limits, stop, caller=caller.name),
         )
     except Cancelled:
         return Response(status_code=_CLIENT_CLOSED_REQUEST)
@@ -195,11 +208,13 @@ def post_sql_start(warm_up: Warming) -> Response:
     return Response(status_code=HTTPStatus.ACCEPTED)
 
 
-async def _run(request: Request, begin: Callable[[Callable[[], bool]], Run]) -> tuple[Run, Result]:
+async def _run(
+    request: Request, threads: QueryThreads, begin: Callable[[Callable[[], bool]], Run]
+) -> tuple[Run, Result]:
     """Run the query in a thread; end it when the client hangs up."""
     unwanted = threading.Event()
     run = begin(unwanted.is_set)
-    entering = asyncio.create_task(asyncio.to_thread(run.__enter__))
+    entering = asyncio.create_task(threads.run(run.__enter__))
     try:
         while True:
             done, _ = await asyncio.wait({entering}, timeout=_CHECK_SECONDS)

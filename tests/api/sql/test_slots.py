@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from api.sql.slots import RECENT_SECONDS, FairSlots
+from api.sql.slots import MOST_WAITING, MOST_WAITING_OF_ONE, RECENT_SECONDS, FairSlots
 
 LONG = 30.0
 """Never waited for: somebody gives a slot back."""
@@ -94,3 +94,29 @@ def test_who_gives_up_is_in_nobodys_way() -> None:
         assert not take(slots, f"t{number}")
     slots.release("acme")
     assert take(slots, "t4"), "though others had come before it"
+
+
+def test_so_many_may_wait_and_no_more() -> None:
+    now = Now()
+    slots = FairSlots(1, now)
+    assert take(slots, "acme")
+    served: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def wait(name: str) -> None:
+        assert slots.acquire(name, LONG)
+        served.put(name)
+
+    waiting: list[threading.Thread] = []
+    tenants = MOST_WAITING // MOST_WAITING_OF_ONE
+    for number in range(MOST_WAITING):
+        now.looked.clear()
+        waiting.append(threading.Thread(target=wait, args=(f"t{number % tenants}",)))
+        waiting[-1].start()
+        assert now.looked.wait(LONG)
+    assert not slots.acquire("t0", LONG), "ten of one wait"
+    assert not slots.acquire("another", LONG), "forty of all wait"
+    slots.release("acme")
+    for _ in range(MOST_WAITING):
+        slots.release(served.get(timeout=LONG))
+    for thread in waiting:
+        thread.join(LONG)
