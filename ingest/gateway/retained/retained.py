@@ -7,6 +7,7 @@ deliveries.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PURGED_AT_ONCE: Final = 100
+
+COPIED_AT_ONCE: Final = 250
+"""Rows of a copy that are written between two turns of the loop; they take 3 to 10 ms."""
 
 
 class RetainedPage(NamedTuple):
@@ -209,7 +213,10 @@ class Retained:
             return {}
 
     async def _load_rows(self, rows: list[RetainedRow]) -> None:
-        self._store.load(row if row.shard < self.shards else self._ranked(row) for row in rows)
+        for at in range(0, len(rows), COPIED_AT_ONCE):
+            some = rows[at : at + COPIED_AT_ONCE]
+            self._store.load(row if row.shard < self.shards else self._ranked(row) for row in some)
+            await asyncio.sleep(0)  # clients go first
 
     def _ranked(self, row: RetainedRow) -> RetainedRow:
         """Return a row of the table, in which is where the message came in, as the store has it."""
@@ -218,28 +225,30 @@ class Retained:
         return row._replace(shard=partition % self.shards, rank=rank)
 
     async def _catch_up(self, records: list[LogRecord]) -> None:
-        for record in records:
-            headers = dict(record.headers)
-            if not is_retained(headers):
-                continue
-            inbound = InboundMessage(record, headers)
-            try:
-                message = inbound.read(record.timestamp_ms)
-            except InvalidRecord as exc:
-                logger.warning("retained message ignored", extra={"fields": {"reason": str(exc)}})
-                continue
-            properties = headers.get(HEADER_PROPERTIES)
-            self._keep(inbound.tenant, inbound.publisher, message, properties)
-        self.flush()
+        for at in range(0, len(records), COPIED_AT_ONCE):
+            for record in records[at : at + COPIED_AT_ONCE]:
+                self._keep_record(record)
+            self.flush()
+            await asyncio.sleep(0)  # clients go first
+
+    def _keep_record(self, record: LogRecord) -> None:
+        headers = dict(record.headers)
+        if not is_retained(headers):
+            return
+        inbound = InboundMessage(record, headers)
+        try:
+            message = inbound.read(record.timestamp_ms)
+        except InvalidRecord as exc:
+            logger.warning("retained message ignored", extra={"fields": {"reason": str(exc)}})
+            return
+        self._keep(inbound.tenant, inbound.publisher, message, headers.get(HEADER_PROPERTIES))
 
     def flush(self) -> None:
         """Store applied messages; several at once cost much less than one by one."""
         if not self._pending:
             return
         pending, self._pending = self._pending, []
-        with self._database.batch():
-            for row in pending:
-                self._store.apply(row)
+        self._store.apply_all(pending)
 
     def page(
         self,

@@ -48,9 +48,8 @@ CREATE TABLE retained_usage (
     PRIMARY KEY (shard, tenant)
 ) WITHOUT ROWID;
 CREATE TRIGGER retained_added AFTER INSERT ON retained BEGIN
-    INSERT OR IGNORE INTO retained_usage VALUES (new.shard, new.tenant, 0, 0);
-    UPDATE retained_usage SET messages = messages + 1, bytes = bytes + {new}
-    WHERE shard = new.shard AND tenant = new.tenant;
+    INSERT INTO retained_usage VALUES (new.shard, new.tenant, 1, {new})
+    ON CONFLICT DO UPDATE SET messages = messages + 1, bytes = bytes + excluded.bytes;
 END;
 CREATE TRIGGER retained_replaced AFTER UPDATE ON retained BEGIN
     UPDATE retained_usage SET bytes = bytes + {new} - {old}
@@ -64,22 +63,19 @@ END;
 _COLUMNS: Final = (
     "tenant, topic, payload, qos, properties, client_id, received_at_ms, expires_at_ms, shard, rank"
 )
-_ADD: Final = f"""
+_PUT: Final = f"""
 INSERT INTO retained ({_COLUMNS})
 SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10
 WHERE NOT EXISTS (
     SELECT 1 FROM removed
     WHERE shard = ?9 AND tenant = ?1 AND topic = ?2 AND rank >= ?10
 )
-ON CONFLICT (shard, tenant, topic) DO NOTHING
+ON CONFLICT (shard, tenant, topic) DO UPDATE SET
+    payload = excluded.payload, qos = excluded.qos, properties = excluded.properties,
+    client_id = excluded.client_id, received_at_ms = excluded.received_at_ms,
+    expires_at_ms = excluded.expires_at_ms, rank = excluded.rank
+WHERE excluded.rank > retained.rank
 """  # noqa: S608 - the columns are the constant above
-# A removal from a topic lies before its present message.
-_REPLACE: Final = """
-UPDATE retained SET
-    payload = ?3, qos = ?4, properties = ?5, client_id = ?6, received_at_ms = ?7,
-    expires_at_ms = ?8, rank = ?10
-WHERE shard = ?9 AND tenant = ?1 AND topic = ?2 AND rank < ?10
-"""
 _TOPIC: Final = "shard = ?1 AND tenant = ?2 AND topic = ?3"
 _COUNT: Final = "SELECT ifnull(sum(messages), 0) FROM retained_usage WHERE shard = ?"
 _USAGE_OF_ALL: Final = "SELECT ifnull(sum(messages), 0), ifnull(sum(bytes), 0) FROM retained_usage"
@@ -162,20 +158,28 @@ class RetainedStore:
         database.create(_SCHEMA.format(new=_SIZE.format("new"), old=_SIZE.format("old")))
 
     def apply(self, row: RetainedRow) -> bool:
-        """Take one message or removal; return False when a later one is known.
-
-        Inside `Database.batch` it costs about 10 microseconds.
-        """
+        """Take one message or removal; return False when a later one is known."""
         if row.payload:
-            return self._replace(row) or self._add(row)
+            return self.load([row]) > 0
         # The row that it leaves is later.
         key = (row.shard, row.tenant, row.topic_name)
         return self._remove(key, row.rank, below=row.rank)
 
+    def apply_all(self, rows: Iterable[RetainedRow]) -> None:
+        """Take messages and removals; a message costs about 20 microseconds, by its topic."""
+        messages = []
+        with self._database.batch():
+            for row in rows:
+                if row.payload:
+                    messages.append(row)
+                else:
+                    self.apply(row)
+            self.load(messages)
+
     def load(self, rows: Iterable[RetainedRow]) -> int:
         """Take many messages; return how many were news. Removals among them are left out."""
-        with self._database.batch():  # most are the first of their topics
-            return sum(self._add(row) or self._replace(row) for row in rows if row.payload)
+        with self._database.batch():
+            return self._database.write_many(_PUT, (row for row in rows if row.payload))
 
     def get(self, shard: int, tenant: str, topic_name: str) -> RetainedRow | None:
         """Return a topic's retained message, unless it has expired."""
@@ -293,12 +297,6 @@ class RetainedStore:
             dropped = self._database.write(_DROP, (shard, limit))
             forgotten = self._database.write(_FORGET_SHARD, (shard, limit))
         return dropped + forgotten > 0
-
-    def _add(self, row: RetainedRow) -> bool:
-        return self._database.write(_ADD, row) > 0
-
-    def _replace(self, row: RetainedRow) -> bool:
-        return self._database.write(_REPLACE, row) > 0
 
     def _remove(self, key: tuple[int, str, str], rank: int, *, below: int) -> bool:
         """Remove the row below a rank; nothing up to the other one is to come back."""
