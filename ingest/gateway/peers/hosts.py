@@ -57,10 +57,19 @@ class LinuxHost:
             return not _is_there(int(process))
 
 
+def boot_id() -> str:
+    """Return what tells this boot of the machine from others; "" where nothing does."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
 def _place() -> str:
     """Return boot and PID namespace: within these a PID means one process at a time."""
     try:
-        return f"{_BOOT_ID.read_text(encoding='ascii').strip()}/{os.readlink('/proc/self/ns/pid')}"
+        boot = boot_id()
+        return f"{boot}/{os.readlink('/proc/self/ns/pid')}" if boot else ""
     except OSError:
         return ""
 

@@ -119,6 +119,7 @@ class Delivery:
     def __init__(self, parts: DeliveryContext) -> None:
         self._delivered = parts.delivered
         self._marks = parts.delivered.marks
+        self._last = parts.delivered.last
         self._subscriptions = parts.subscriptions
         self._share_groups = parts.share_groups
         self._settler = parts.settler
@@ -261,7 +262,7 @@ class Delivery:
                 self._receive(record, now_ms)
             except (InvalidRecord, UnicodeDecodeError) as exc:
                 self._refuse(record, exc)
-        self._retained.flush()
+        self._retained.save(self._delivered)
 
     def _refuse(self, record: LogRecord, reason: Exception) -> None:
         self._counters.deliveries_malformed += 1
@@ -293,6 +294,7 @@ class Delivery:
             self._counters.deliveries_repeated += 1
             return
         self._marks[partition] = offset
+        self._last[partition] = record
         if key[:1] == NO_MESSAGE:
             if key.startswith(QUESTION_KEY_PREFIX):
                 self._on_question(record.value or b"", partition)

@@ -53,7 +53,7 @@ from ingest.gateway.load.overload import OverloadMeter
 from ingest.gateway.log.delivered import Delivered
 from ingest.gateway.log.ends import Ends
 from ingest.gateway.log.lease import Lease
-from ingest.gateway.peers.hosts import Host, LinuxHost
+from ingest.gateway.peers.hosts import Host, LinuxHost, boot_id
 from ingest.gateway.peers.peers import HeartbeatLog, Peers
 from ingest.gateway.process.agent_check import AgentCheck
 from ingest.gateway.process.control import Control
@@ -64,6 +64,8 @@ from ingest.gateway.process.reloading import Reloading
 from ingest.gateway.process.renewal import Renewal
 from ingest.gateway.process.status import Status, StatusContext
 from ingest.gateway.process.tracing import TracingDelivery, TracingPublisher
+from ingest.gateway.retained.advancing import Advancing
+from ingest.gateway.retained.copying import Copying
 from ingest.gateway.retained.retained import Retained
 from ingest.gateway.retained.retained_questions import RetainedAnswers, RetainedQuestions
 from ingest.gateway.retained.retained_quota import RetainedQuota
@@ -94,6 +96,7 @@ from ingest.gateway.sharing.share_log import ShareLog
 from ingest.gateway.sharing.share_routes import ShareRoutes
 from ingest.gateway.sharing.share_settling import ShareSettler
 from ingest.gateway.store.database import Database
+from ingest.gateway.store.retained import RETAINED_FILE, retained_identity
 from ingest.session.groups.share_acts import SHARE
 from ingest.session.subscriptions import Subscriptions
 from mqlake.identifiers import MessageIdentifiers, machine_number
@@ -198,7 +201,10 @@ class Gateway:
         self.delivered = Delivered(self.partitions.inbound)
         self.subscriptions: Subscriptions[Sender] = Subscriptions(settings.share_strategy)
         self.database = Database(settings.store_dir)
-        self.retained = Retained(self.database, self.partitions.retained, clock)
+        shards = self.partitions.retained
+        identity = retained_identity(settings.name, shards, boot_id())
+        self.retained_database = Database(settings.store_dir, RETAINED_FILE, identity)
+        self.retained = Retained(self.retained_database, shards, clock)
         self.lake = None if settings.lake_dir is None else LakeReader(settings.lake_dir)
         self.latencies = GatewayLatencies(clock)
         self.reach = Reach(settings.suback_sites_seconds, self.loop)
@@ -292,9 +298,11 @@ class Gateway:
         """Make the parts that keep retained messages, and ask other gateways for theirs."""
         name, retained, partitions = self.settings.name, self.retained, self.partitions
         clock = self.context.clock
+        copying = Copying(retained, self.log.ranges, self.ends, self.lake)
         self.retained_shards = RetainedShards(
-            name, retained, self.peers, self.log.ranges, self.lake, self.routes, partitions, clock
+            name, retained, self.peers, copying, self.routes, partitions, clock
         )
+        self.advancing = Advancing(self.delivered, self.ends, self.routes)
         self.retained_questions = RetainedQuestions(
             self.me, self.writer, retained, self.retained_shards, partitions, clock
         )

@@ -74,6 +74,7 @@ class Process:
                     for work in (
                         gateway.routes.run(),
                         gateway.late_routes.run(),
+                        gateway.advancing.run(),
                         gateway.lookup.run(),
                         gateway.resumer.run(),
                         gateway.histories.run(),
@@ -112,6 +113,7 @@ class Process:
         await gateway.retained_shards.close()
         await gateway.peers.close()
         await gateway.wanted_events.close()
+        gateway.retained_database.close()
         if gateway.lake is not None:
             await gateway.lake.close()
 
@@ -246,6 +248,7 @@ class Process:
         gateway.denials.record()
         gateway.context.of_tenants.tell(gateway.shared_limits.connections_of)
         gateway.retained.purge()
+        gateway.retained.save(gateway.delivered)
         gateway.system_topics.process_due()
 
     def send_heartbeat(self) -> None:

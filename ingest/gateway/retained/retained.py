@@ -7,40 +7,28 @@ deliveries.
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
-from ingest.gateway.base.outbound import InboundMessage, OutboundMessage
-from ingest.gateway.lake.exchange import TableError
-from ingest.gateway.store.retained import RetainedRow, RetainedStore
+from ingest.gateway.base.outbound import OutboundMessage
+from ingest.gateway.store.retained import LogPlace, RetainedRow, RetainedStore
 from ingest.protocol.properties import NO_PROPERTIES
 from ingest.session.client.newer_retained import NewerMessages
-from mqlake.errors import InvalidRecord
-from mqlake.records.messages import (
-    HEADER_PROPERTIES,
-    INBOUND,
-    decode_properties,
-    is_retained,
-)
-from mqlake.records.retained import RetainedMessage, position_of, rank_of
+from mqlake.records.messages import HEADER_SOURCE, decode_properties, decode_source
+from mqlake.records.retained import RetainedMessage, partitions_of, position_of, rank_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable
 
-    from ingest.gateway.lake.reader import LakeReader
+    from ingest.gateway.log.delivered import Delivered
     from ingest.gateway.store.database import Database
     from ingest.protocol.properties import Properties
     from mqlake.clock import Clock
-    from mqlake.log.contract import LogRangeReader
     from mqlake.records.messages import LogRecord
-
-logger = logging.getLogger(__name__)
 
 PURGED_AT_ONCE: Final = 100
 
-COPIED_AT_ONCE: Final = 250
-"""Rows of a copy that are written between two turns of the loop; they take 3 to 10 ms."""
+SAVE_SECONDS: Final = 1.0
+"""How often it is stored how far copies are, when no retained message comes."""
 
 
 class RetainedPage(NamedTuple):
@@ -74,7 +62,11 @@ class Retained:
         self.incomplete: set[int] = set()
         self.shards = shards
         self._database = database
+        self._clock = clock
         self._store = RetainedStore(database, clock)
+        self._save_at = 0.0
+        # By partition the record that is noted in the store.
+        self._noted: dict[int, LogRecord] = {}
         self._pending: list[RetainedRow] = []
         self._held: set[int] = set()
         self._complete: set[int] = set()
@@ -113,11 +105,18 @@ class Retained:
         if shard in self._held:
             self._complete.add(shard)
 
-    def let_go(self, shard: int) -> None:
-        """Use a copy no more; `drop` makes room."""
+    def set_aside(self, shard: int) -> None:
+        """Use a copy no more for now; what is noted of it still counts."""
         self.flush()
         self._held.discard(shard)
         self._complete.discard(shard)
+
+    def let_go(self, shard: int) -> None:
+        """Use a copy no more; `drop` makes room."""
+        self.set_aside(shard)
+        self._store.forget_places(shard)
+        for partition in [one for one in self._noted if one % self.shards == shard]:
+            del self._noted[partition]
 
     def drop(self, shard: int) -> bool:
         """Delete some of a copy; False when nothing is left of it."""
@@ -140,11 +139,12 @@ class Retained:
         rank = rank_of(message.partition, message.offset, self.shards)
         self.newer.note(shard, tenant, message.topic_name, rank)
         if shard in self._held:
-            self._keep(tenant, client_id, message, properties)
+            self.keep(tenant, client_id, message, properties)
 
-    def _keep(
+    def keep(
         self, tenant: str, client_id: str, message: OutboundMessage, properties: bytes | None
     ) -> None:
+        """Take a message of a copy that is held; as `apply`, for one that no client gets now."""
         self._pending.append(
             RetainedRow(
                 tenant,
@@ -160,63 +160,9 @@ class Retained:
             )
         )
 
-    async def load(
-        self, lake: LakeReader | None, reader: LogRangeReader, ends: Mapping[int, int]
-    ) -> set[int]:
-        """Read retained messages of shards that are held: the table, and the log from there on.
-
-        Messages that come live meanwhile may be applied at any time: the later one counts.
-
-        Args:
-            lake: The tables, if they can be read here.
-            reader: Reader of the log.
-            ends: Partition of `mqlake.inbound` -> the offset from which on live messages are kept.
-
-        Returns:
-            Incomplete shards: messages that the table lacks are not in the log either.
-
-        Raises:
-            LogError: The log cannot be read.
-        """
-        offsets = {} if lake is None else await self._load_table(lake, ends.keys())
-        ranges = {
-            partition: (offsets.get(partition, 0), end)
-            for partition, end in ends.items()
-            if offsets.get(partition, 0) < end
-        }
-        incomplete: set[int] = set()
-        if ranges:
-            for missing in await reader.read_range(INBOUND, ranges, self._catch_up):
-                incomplete.add(missing.partition % self.shards)
-                gap = {"partition": missing.partition, "from": missing.start, "to": missing.end}
-                logger.warning(
-                    "retained messages are missing: neither table nor log has them",
-                    extra={"fields": gap},
-                )
-        fields = {
-            "messages": sum(self._store.count(one) for one in {one % self.shards for one in ends}),
-            "from": {partition: offsets.get(partition, 0) for partition in ends},
-            "to": dict(ends),
-        }
-        logger.info("retained messages loaded", extra={"fields": fields})
-        return incomplete
-
-    async def _load_table(self, lake: LakeReader, partitions: Collection[int]) -> dict[int, int]:
-        """Read the table; return per partition the first offset that it does not have."""
-        try:
-            return await lake.retained(partitions, self._load_rows)
-        except TableError as error:
-            logger.warning(
-                "retained messages are read from the log alone",
-                extra={"fields": {"reason": str(error)}},
-            )
-            return {}
-
-    async def _load_rows(self, rows: list[RetainedRow]) -> None:
-        for at in range(0, len(rows), COPIED_AT_ONCE):
-            some = rows[at : at + COPIED_AT_ONCE]
-            self._store.load(row if row.shard < self.shards else self._ranked(row) for row in some)
-            await asyncio.sleep(0)  # clients go first
+    def keep_rows(self, rows: Iterable[RetainedRow]) -> None:
+        """Take messages of copies that are held, as the table has them."""
+        self._store.load(row if row.shard < self.shards else self._ranked(row) for row in rows)
 
     def _ranked(self, row: RetainedRow) -> RetainedRow:
         """Return a row of the table, in which is where the message came in, as the store has it."""
@@ -224,31 +170,60 @@ class Retained:
         rank = rank_of(partition, offset, self.shards)
         return row._replace(shard=partition % self.shards, rank=rank)
 
-    async def _catch_up(self, records: list[LogRecord]) -> None:
-        for at in range(0, len(records), COPIED_AT_ONCE):
-            for record in records[at : at + COPIED_AT_ONCE]:
-                self._keep_record(record)
-            self.flush()
-            await asyncio.sleep(0)  # clients go first
-
-    def _keep_record(self, record: LogRecord) -> None:
-        headers = dict(record.headers)
-        if not is_retained(headers):
-            return
-        inbound = InboundMessage(record, headers)
-        try:
-            message = inbound.read(record.timestamp_ms)
-        except InvalidRecord as exc:
-            logger.warning("retained message ignored", extra={"fields": {"reason": str(exc)}})
-            return
-        self._keep(inbound.tenant, inbound.publisher, message, headers.get(HEADER_PROPERTIES))
-
     def flush(self) -> None:
         """Store applied messages; several at once cost much less than one by one."""
         if not self._pending:
             return
         pending, self._pending = self._pending, []
         self._store.apply_all(pending)
+
+    def save(self, delivered: Delivered) -> None:
+        """Store applied messages, and up to where copies are complete.
+
+        The latter goes along, or once a second: the next run reads the log from there on.
+
+        Args:
+            delivered: No delivery is half taken.
+        """
+        now = self._clock.monotonic()
+        if not self._pending and now < self._save_at:
+            return
+        self._save_at = now + SAVE_SECONDS
+        with self._database.batch():
+            self.flush()
+            for shard in self._complete - self.incomplete:
+                self._note_places(shard, delivered)
+
+    def _note_places(self, shard: int, delivered: Delivered) -> None:
+        places = []
+        for partition in partitions_of(shard, self.shards, len(delivered.marks)):
+            record = delivered.last[partition]
+            if record is None or self._noted.get(partition) is record:
+                continue
+            source = decode_source(dict(record.headers).get(HEADER_SOURCE, b""))
+            # Else the router's deliveries did not bring this gateway there.
+            if source.offset == delivered.marks[partition]:
+                key = record.key or b""
+                places.append(LogPlace(partition, source.offset, source.received_at_ms, key))
+                self._noted[partition] = record
+        if places:
+            self._store.note_places(shard, places)
+
+    def places(self, shard: int) -> dict[int, LogPlace]:
+        """Return by partition up to where a copy is complete that an earlier run has left.
+
+        Of a partition that is left out nothing is known to be here. Empty: there is no such copy.
+        """
+        return self._store.places(shard)
+
+    def stored(self) -> set[int]:
+        """Return the shards of which there is anything here."""
+        return self._store.shards()
+
+    def count(self, shard: int) -> int:
+        """Return how many messages of a shard are here."""
+        self.flush()
+        return self._store.count(shard)
 
     def page(
         self,

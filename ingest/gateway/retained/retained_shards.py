@@ -2,8 +2,8 @@
 
 The owner of a shard has one, and so has its standby (`ingest.session.placement`, as for sessions).
 To get one the gateway announces the shard's route; messages behind the barriers come from the
-router, the rest is read from the table `retained` and the log. There is no fence: owners only read,
-so any gateway with a complete copy may answer.
+router, `copying.py` reads the rest. There is no fence: owners only read, so any gateway with a
+complete copy may answer.
 
 A copy that lacks something is not kept: others are asked, and it is tried again until the table has
 caught up. Without tables nothing could be waited for: there are only the log's messages.
@@ -26,14 +26,13 @@ from mqlake.records.retained import partitions_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ingest.gateway.lake.reader import LakeReader
     from ingest.gateway.log.partitions import Partitions
     from ingest.gateway.peers.peers import Peers
+    from ingest.gateway.retained.copying import Copying
     from ingest.gateway.retained.retained import Retained
     from ingest.gateway.routing.routes import Routes
     from ingest.session.placement import ShardPlacement
     from mqlake.clock import Clock
-    from mqlake.log.contract import LogRangeReader
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +52,7 @@ class RetainedShards:
         gateway: Its name.
         retained: Holds the copies.
         peers: Say which gateways can own shards.
-        ranges: Reads the log.
-        lake: Reads the tables, if they can be read here.
+        copying: Reads what copies lack.
         routes: Routes of this gateway.
         partitions: Numbers of partitions of the log topics.
         clock: Says when to try again.
@@ -68,8 +66,7 @@ class RetainedShards:
         gateway: str,
         retained: Retained,
         peers: Peers,
-        ranges: LogRangeReader,
-        lake: LakeReader | None,
+        copying: Copying,
         routes: Routes,
         partitions: Partitions,
         clock: Clock,
@@ -78,8 +75,7 @@ class RetainedShards:
         self._gateway = gateway
         self._retained = retained
         self._peers = peers
-        self._ranges = ranges
-        self._lake = lake
+        self._copying = copying
         self._routes = routes
         self._partitions = partitions
         self._clock = clock
@@ -87,6 +83,8 @@ class RetainedShards:
         self._held: set[int] = set()
         # Copies that lack messages and are to be got again.
         self._stale: set[int] = set()
+        # Of which an earlier run has left something.
+        self._left = retained.stored()
         self._again_at = 0.0
         self._change: asyncio.Task[None] | None = None
 
@@ -117,9 +115,18 @@ class RetainedShards:
         self._retained.incomplete &= wanted
         if self._clock.monotonic() < self._again_at:
             wanted -= self._retained.incomplete - self._held
+        self._drop_left(wanted)
         if wanted != self._held:
             self._change = asyncio.create_task(self._follow(wanted))
             self._change.add_done_callback(self._changed)
+
+    def _drop_left(self, wanted: set[int]) -> None:
+        """Drop some of what an earlier run has left of shards that this one does not want."""
+        self._left -= wanted
+        for shard in sorted(self._left)[:1]:
+            self._retained.let_go(shard)
+            if not self._retained.drop(shard):
+                self._left.discard(shard)
 
     def begin_anew(self) -> None:
         """Use no copy any more: deliveries are gone that may have changed it. Get all again."""
@@ -152,20 +159,22 @@ class RetainedShards:
             logger.warning("retained messages not loaded", extra={"fields": {"reason": reason}})
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def _let_go(self, shard: int) -> None:
+    def _set_aside(self, shard: int) -> None:
+        """Hold a copy no more that can go on from where an earlier run has left it."""
         self._routes.unsubscribe(retained_route(self._gateway, shard))
-        self._retained.let_go(shard)
+        self._retained.set_aside(shard)
         self._held.discard(shard)
+
+    async def _let_go(self, shard: int) -> None:
+        self._set_aside(shard)
         # A removal that comes now is not seen: nothing of it may be left when it is held again.
-        has_more = True
-        while has_more:
-            has_more = self._retained.drop(shard)
-            await asyncio.sleep(0)  # clients go first
+        await self._copying.empty(shard)
         self._stale.discard(shard)
         logger.info("shard of retained messages let go", extra={"fields": {"shard": shard}})
 
     async def _copy(self, shards: Sequence[int]) -> None:
         """Get complete copies of shards; none of those that lack something, if there is a table."""
+        await self._copying.begin(shards, self._partitions.inbound)
         for shard in shards:
             self._retained.hold(shard)
             self._held.add(shard)
@@ -180,16 +189,19 @@ class RetainedShards:
                 for shard in shards
                 for partition in partitions_of(shard, count, len(starts))
             }
-            lacking = await self._retained.load(self._lake, self._ranges, ends)
+            lacking = await self._copying.load(ends)
         except (LogError, TimeoutError):
             for shard in shards:
-                await self._let_go(shard)
+                if self._retained.places(shard):
+                    self._set_aside(shard)
+                else:
+                    await self._let_go(shard)
             raise
         self._again_at = self._clock.monotonic() + INCOMPLETE_SECONDS
         self._retained.incomplete.difference_update(shards)
         self._retained.incomplete |= lacking
         for shard in shards:
-            if shard in lacking and self._lake is not None:
+            if shard in lacking and self._copying.has_tables:
                 await self._let_go(shard)
             else:
                 self._retained.complete(shard)

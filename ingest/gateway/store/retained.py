@@ -6,8 +6,9 @@ A topic's messages are all in one shard; the last of them has the greatest rank
 
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
+from zlib import crc32
 
-from ingest.gateway.store.database import Database
+from ingest.gateway.store.database import Database, Identity
 from ingest.gateway.store.scanning import FilterScan, just_after
 from mqlake.clock import Clock
 
@@ -47,6 +48,14 @@ CREATE TABLE retained_usage (
     bytes INTEGER NOT NULL,
     PRIMARY KEY (shard, tenant)
 ) WITHOUT ROWID;
+-- Up to where shards are complete. Nothing of a shard: it is not, or its rows are to be dropped.
+CREATE TABLE retained_places (
+    partition INTEGER PRIMARY KEY,
+    shard INTEGER NOT NULL,
+    offset INTEGER NOT NULL,
+    timestamp_ms INTEGER NOT NULL,
+    key BLOB NOT NULL
+);
 CREATE TRIGGER retained_added AFTER INSERT ON retained BEGIN
     INSERT INTO retained_usage VALUES (new.shard, new.tenant, 1, {new})
     ON CONFLICT DO UPDATE SET messages = messages + 1, bytes = bytes + excluded.bytes;
@@ -60,6 +69,7 @@ CREATE TRIGGER retained_removed AFTER DELETE ON retained BEGIN
     WHERE shard = old.shard AND tenant = old.tenant;
 END;
 """
+_CREATE: Final = _SCHEMA.format(new=_SIZE.format("new"), old=_SIZE.format("old"))
 _COLUMNS: Final = (
     "tenant, topic, payload, qos, properties, client_id, received_at_ms, expires_at_ms, shard, rank"
 )
@@ -102,6 +112,19 @@ _FORGET_SHARD: Final = (
     " (SELECT shard, tenant, topic FROM removed WHERE shard = ? LIMIT ?)"
 )
 
+_NOTE_PLACE: Final = "INSERT OR REPLACE INTO retained_places VALUES (?, ?, ?, ?, ?)"
+_PLACES: Final = "SELECT partition, offset, timestamp_ms, key FROM retained_places WHERE shard = ?"
+_FORGET_PLACES: Final = "DELETE FROM retained_places WHERE shard = ?"
+_SHARDS: Final = (
+    "SELECT shard FROM retained_places UNION SELECT shard FROM removed"
+    " UNION SELECT shard FROM retained_usage WHERE messages > 0"
+)
+
+RETAINED_FILE: Final = "retained.sqlite"
+
+MEANING: Final = 1
+"""Grows when the same rows would mean something else, or the same record another row."""
+
 MAX_LOOKED_AT: Final = 700
 """Topics that one page looks at, matching or not; keeps a page below 2 ms."""
 MAX_PAGE_BYTES: Final = 256 * 1024
@@ -130,10 +153,35 @@ class RetainedRow(NamedTuple):
     rank: int
 
 
+class LogPlace(NamedTuple):
+    """A record of `mqlake.inbound`, by which it shows whether the log is still the same one."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes
+
+
 class StoredPage(NamedTuple):
     rows: list[RetainedRow]
     position: str | None
     """Beginning of the next page; None after the last. Rows may be few or none before it."""
+
+
+def retained_identity(gateway: str, shards: int, boot: str) -> Identity | None:
+    """Return what a kept store goes by.
+
+    The log is known by the records at which shards were left (`LogPlace`).
+
+    Args:
+        gateway: Name of the gateway.
+        shards: Number of shards of the retained messages.
+        boot: Identifier of the machine's boot; "" is none: then no store is kept.
+    """
+    if not boot:
+        return None
+    schema = f"{MEANING}/{crc32(_CREATE.encode()):08x}"
+    return {"schema": schema, "gateway": gateway, "shards": str(shards), "boot": boot}
 
 
 class RetainedStore:
@@ -155,7 +203,8 @@ class RetainedStore:
         self._database = database
         self._clock = clock
         self._remember_removed_ms = round(remember_removed_seconds * 1000)
-        database.create(_SCHEMA.format(new=_SIZE.format("new"), old=_SIZE.format("old")))
+        if not database.is_kept:
+            database.create(_CREATE)
 
     def apply(self, row: RetainedRow) -> bool:
         """Take one message or removal; return False when a later one is known."""
@@ -291,7 +340,29 @@ class RetainedStore:
         found = self._database.row(_SIZE_OF, (shard, tenant, topic_name))
         return None if found is None else int(found[0])
 
-    def drop(self, shard: int, *, limit: int = 1000) -> bool:
+    def shards(self) -> set[int]:
+        """Return the shards of which there is anything."""
+        return {shard for (shard,) in self._database.rows(_SHARDS)}
+
+    def places(self, shard: int) -> dict[int, LogPlace]:
+        """Return by partition the last record up to which a shard is complete.
+
+        Of a partition that is left out nothing is known to be here. Empty: the shard is not
+        complete.
+        """
+        found = self._database.rows(_PLACES, (shard,))
+        return {place.partition: place for place in map(LogPlace._make, found)}
+
+    def note_places(self, shard: int, places: Iterable[LogPlace]) -> None:
+        """Note that a shard has all up to some records, and these."""
+        rows = ((partition, shard, *rest) for partition, *rest in places)
+        self._database.write_many(_NOTE_PLACE, rows)
+
+    def forget_places(self, shard: int) -> None:
+        """Note that a shard is not complete."""
+        self._database.write(_FORGET_PLACES, (shard,))
+
+    def drop(self, shard: int, *, limit: int = 250) -> bool:
         """Forget some rows of a shard; False when nothing is left."""
         with self._database.batch():
             dropped = self._database.write(_DROP, (shard, limit))

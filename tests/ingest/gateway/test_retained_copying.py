@@ -7,11 +7,13 @@ import pytest
 
 from ingest.gateway.lake.exchange import ROWS_IN_FRAME
 from ingest.gateway.lake.reader import RowsConsumer
-from ingest.gateway.retained.retained import COPIED_AT_ONCE, Retained
+from ingest.gateway.log.ends import Ends
+from ingest.gateway.retained.copying import COPIED_AT_ONCE, Copying
+from ingest.gateway.retained.retained import Retained
 from ingest.gateway.store.database import Database
 from ingest.gateway.store.retained import RetainedRow
 from mqlake.clock import ManualClock
-from mqlake.log.memory import MemoryRangeReader
+from mqlake.log.memory import MemoryLogReader, MemoryRangeReader
 from tests.ingest.gateway.harness import new_log
 
 pytestmark = pytest.mark.anyio
@@ -34,10 +36,16 @@ class Lake:
 
 async def test_clients_get_turns_while_rows_are_copied() -> None:
     retained = Retained(Database(None), 1, ManualClock())
-    retained.hold(0)
-    load = asyncio.create_task(
-        retained.load(Lake(), MemoryRangeReader(new_log()), {0: 0})  # type: ignore[arg-type]
+    log = new_log()
+    copying = Copying(
+        retained,
+        MemoryRangeReader(log),
+        Ends(MemoryLogReader(log)),
+        Lake(),  # type: ignore[arg-type]
     )
+    await copying.begin([0], 1)
+    retained.hold(0)
+    load = asyncio.create_task(copying.load({0: 0}))
     turns, counts = 0, set()
     while not load.done():
         await asyncio.sleep(0)

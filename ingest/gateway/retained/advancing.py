@@ -1,0 +1,63 @@
+"""Has a gateway know how far the router is, where nothing comes for it.
+
+The next run reads the log from there on. A gateway that nobody asks for messages hears of none, so
+it sends barriers now and then, and has them back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from mqlake.errors import LogError
+
+if TYPE_CHECKING:
+    from ingest.gateway.log.delivered import Delivered
+    from ingest.gateway.log.ends import Ends
+    from ingest.gateway.routing.routes import Routes
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 10.0
+"""How often the log is asked for its end; 10,000 messages/s fill a second of reading until then."""
+
+FEW_OFFSETS: Final = 20_000
+"""So many are read in a fifth of a second."""
+
+
+class Advancing:
+    """Sends barriers when the end of the log is far.
+
+    Args:
+        delivered: How far this gateway has come.
+        ends: Say how far the log goes.
+        routes: Send barriers.
+    """
+
+    def __init__(self, delivered: Delivered, ends: Ends, routes: Routes) -> None:
+        self._delivered = delivered
+        self._ends = ends
+        self._routes = routes
+
+    async def run(self) -> None:
+        """Look now and then, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            try:
+                await self.look()
+            except LogError as error:
+                fields = {"reason": str(error)}
+                logger.warning("the end of the log is not known", extra={"fields": fields})
+
+    async def look(self) -> None:
+        """Send barriers, unless some are on their way or the log has little more.
+
+        Raises:
+            LogError: The log does not answer, or does not take them.
+        """
+        ends = await self._ends.inbound()
+        offsets = enumerate(self._delivered.next_offsets())
+        is_far = any(ends[partition] - offset > FEW_OFFSETS for partition, offset in offsets)
+        if is_far and not self._routes.oldest_wait_seconds:
+            await self._routes.subscribe([]).counted
