@@ -196,13 +196,10 @@ class Retained:
 
     def _note_places(self, shard: int, delivered: Delivered) -> None:
         places = []
-        for partition in partitions_of(shard, self.shards, len(delivered.marks)):
+        for partition in partitions_of(shard, self.shards, len(delivered.last)):
             record = delivered.last[partition]
-            if record is None or self._noted.get(partition) is record:
-                continue
-            source = decode_source(dict(record.headers).get(HEADER_SOURCE, b""))
-            # Else the router's deliveries did not bring this gateway there.
-            if source.offset == delivered.marks[partition]:
+            if record is not None and self._noted.get(partition) is not record:
+                source = decode_source(dict(record.headers)[HEADER_SOURCE])
                 key = record.key or b""
                 places.append(LogPlace(partition, source.offset, source.received_at_ms, key))
                 self._noted[partition] = record

@@ -5,18 +5,23 @@ Payloads are counted up for each topic, so a value that goes back in time shows.
 
 import asyncio
 import contextlib
+import logging
 import random
+import shutil
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ingest.gateway.retained import advancing, retained_shards
+from ingest.gateway.retained.copying import Copying
 from ingest.gateway.retained.retained_shards import INCOMPLETE_SECONDS
 from ingest.gateway.sending import retained_scans
 from ingest.protocol.packets import Disconnect, Puback, Publish, Suback, Subscribe, Subscription
 from mqlake.clock import ManualClock
+from mqlake.errors import LogError
 from mqlake.log.memory import MemoryLog
 from mqlake.records.messages import (
     INBOUND,
@@ -664,3 +669,122 @@ class Watcher:
             if value <= before:
                 self.wrong.append((packet.topic_name, before, value))
             self.last[packet.topic_name] = value
+
+
+def how_loaded(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    """Return what gateways said of copies that were complete, oldest first."""
+    said = [one for one in caplog.records if one.getMessage() == "retained messages loaded"]
+    return [vars(one)["fields"] for one in said]
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
+async def test_a_start_goes_on_from_the_store_of_the_last_run(
+    tmp_path: Path, killed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "ingest.gateway.retained")
+    log = new_log(NAME)
+    router = MemoryRouter(log)
+    await router.start()
+    last = tmp_path / "last"
+    async with running_gateway(log=log, router=router, store_dir=last) as harness:
+        await retain(harness, dict.fromkeys(topics(30), b"1"))
+        shards = range(PARTITIONS)
+        noted = {one: harness.gateway.retained.places(one)[one].offset for one in shards}
+        if killed:
+            shutil.copytree(last, tmp_path / "next")
+            await harness.kill()
+            last = tmp_path / "next"
+    for partition, offset in noted.items():
+        log.remove_before(INBOUND, partition, offset)
+    async with running_gateway(log=log, router=router, store_dir=last) as harness:
+        assert harness.gateway.status.health()[1] == "0 clients, 0 subscriptions"
+        client = await Client.connect(harness.port)
+        await client.subscribe("plant/#", 1)
+        assert await every(client, 30) == dict.fromkeys(topics(30), b"1")
+        await retain(harness, {"plant/1/1": b"", "plant/2/2": b"2"})
+        client = await Client.connect(harness.port)
+        await client.subscribe("plant/2/2", 1)
+        assert (await client.message()).payload == b"2"
+    first, second = how_loaded(caplog)
+    assert first["kept"] == []
+    assert second["kept"] == list(range(PARTITIONS))
+    assert sum(second["to"].values()) - sum(second["from"].values()) < 10 * PARTITIONS
+    await router.close()
+
+
+async def test_a_log_that_fails_costs_no_kept_copy(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "ingest.gateway.retained")
+    monkeypatch.setattr(retained_shards, "RETRY_SECONDS", 0)
+    log = new_log(NAME)
+    router = MemoryRouter(log)
+    await router.start()
+    async with running_gateway(log=log, router=router, store_dir=tmp_path) as harness:
+        await retain(harness, dict.fromkeys(topics(30), b"1"))
+    load, failures = Copying.load, iter([True])
+
+    async def fail_once(copying: Copying, ends: Mapping[int, int]) -> set[int]:
+        if next(failures, False):
+            raise LogError("the log is away", definite=True)
+        return await load(copying, ends)
+
+    monkeypatch.setattr(Copying, "load", fail_once)
+    async with running_gateway(log=log, router=router, store_dir=tmp_path) as harness:
+        assert len(harness.gateway.retained) == 30
+    assert [one["kept"] for one in how_loaded(caplog)] == [[], list(range(PARTITIONS))]
+    await router.close()
+
+
+async def test_what_a_store_has_of_other_gateways_shards_is_dropped(tmp_path: Path) -> None:
+    async with site(3) as here:
+        one = here.living[0]
+        await retain(one, dict.fromkeys(topics(60), b"1"))
+        others = [
+            shard for shard in range(PARTITIONS) if not one.gateway.retained.is_complete(shard)
+        ]
+        assert others
+        alone = new_log(name_of(one))
+        async with running_gateway(log=alone, name=name_of(one), store_dir=tmp_path) as harness:
+            await retain(harness, dict.fromkeys(topics(60), b"1"))
+            assert harness.gateway.retained.stored() == set(range(PARTITIONS))
+        await here.kill(one)
+        async with running_gateway(
+            log=here.log,
+            router=here.router,
+            clock=here.clock,
+            name=name_of(one),
+            store_dir=tmp_path,
+        ) as again:
+            here.living[0:0] = [again]
+            await here.settled()
+            retained = again.gateway.retained
+
+            async def is_dropped() -> bool:
+                again.gateway.retained_shards.tick()
+                wanted = {one for one in range(PARTITIONS) if retained.is_complete(one)}
+                return retained.stored() == wanted
+
+            await until(is_dropped)
+            assert len(retained.stored()) < PARTITIONS
+            here.living.remove(again)
+
+
+async def test_a_gateway_that_hears_nothing_has_barriers_tell_how_far_the_router_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(advancing, "FEW_OFFSETS", 5)
+    async with running_gateway() as harness:
+        await harness.delivered()
+        gateway = harness.gateway
+        barriers = len(harness.log.records(INBOUND))
+        await gateway.advancing.look()
+        assert len(harness.log.records(INBOUND)) == barriers
+        publisher = await Client.connect(harness.port)
+        for _ in range(6):
+            await publisher.publish("a", b"1", 1)
+        partition = harness.writer.partition_of(message_key("default", "a"), PARTITIONS)
+        end = harness.log.partitions(INBOUND)[partition].end
+        assert gateway.delivered.next_offsets()[partition] < end
+        await gateway.advancing.look()
+        await until(lambda: gateway.delivered.next_offsets()[partition] > end)
