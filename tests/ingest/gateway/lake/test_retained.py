@@ -3,8 +3,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
 from deltalake import DeltaTable
 
+from ingest.gateway.lake import retained
 from ingest.gateway.lake.exchange import (
     BYTES_IN_FRAME,
     END,
@@ -83,6 +85,17 @@ def test_rows_come_as_the_store_takes_them(tmp_path: Path) -> None:
     assert second.expires_at_ms is None
     store = RetainedStore(Database(None), ManualClock())
     assert store.load(rows) == 2
+
+
+def test_rows_come_in_sorted_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retained, "SORTED_ROWS", 3)
+    monkeypatch.setattr(retained, "SORTED_BYTES", 100)
+    topics = "d", "b", "ü", "a", "f", "e", "c"
+    rows = [a_row(topic, payload=b"x" * (100 if topic == "a" else 1)) for topic in topics]
+    rows[1]["log_partition"] = 3
+    append(tmp_path, RETAINED, rows)
+    names = "".join(row.topic_name for row in snapshot(tmp_path)[0])
+    assert names == "dübacef"
 
 
 def test_no_table_is_an_empty_snapshot_that_knows_no_offsets(tmp_path: Path) -> None:
