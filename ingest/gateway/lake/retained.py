@@ -21,7 +21,7 @@ WHERE log_partition IN ("""  # noqa: S608 - a constant
 
 SORTED_ROWS: Final = 50_000
 SORTED_BYTES: Final = 32 * 1024 * 1024
-"""Of payloads. A portion ends when either is reached."""
+"""Bytes of payloads. A portion ends when either is reached."""
 
 _ORDER: Final = attrgetter("shard", "tenant", "topic_name")
 

@@ -96,7 +96,7 @@ from ingest.gateway.sharing.share_log import ShareLog
 from ingest.gateway.sharing.share_routes import ShareRoutes
 from ingest.gateway.sharing.share_settling import ShareSettler
 from ingest.gateway.store.database import Database
-from ingest.gateway.store.retained import RETAINED_FILE, retained_identity
+from ingest.gateway.store.retained import open_kept
 from ingest.session.groups.share_acts import SHARE
 from ingest.session.subscriptions import Subscriptions
 from mqlake.identifiers import MessageIdentifiers, machine_number
@@ -202,9 +202,8 @@ class Gateway:
         self.subscriptions: Subscriptions[Sender] = Subscriptions(settings.share_strategy)
         self.database = Database(settings.store_dir)
         shards = self.partitions.retained
-        identity = retained_identity(settings.name, shards, boot_id())
-        self.retained_database = Database(settings.store_dir, RETAINED_FILE, identity)
-        self.retained = Retained(self.retained_database, shards, clock)
+        self.kept = open_kept(settings.store_dir, settings.name, shards, boot_id())
+        self.retained = Retained(self.kept, shards, clock)
         self.lake = None if settings.lake_dir is None else LakeReader(settings.lake_dir)
         self.latencies = GatewayLatencies(clock)
         self.reach = Reach(settings.suback_sites_seconds, self.loop)

@@ -113,7 +113,7 @@ class Process:
         await gateway.retained_shards.close()
         await gateway.peers.close()
         await gateway.wanted_events.close()
-        gateway.retained_database.close()
+        gateway.kept.close()
         if gateway.lake is not None:
             await gateway.lake.close()
 

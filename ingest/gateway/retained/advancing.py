@@ -1,7 +1,7 @@
-"""Has a gateway know how far the router is, where nothing comes for it.
+"""Tells a gateway without deliveries how far the router is: the next run reads from there on.
 
-The next run reads the log from there on. A gateway that nobody asks for messages hears of none, so
-it sends barriers now and then, and has them back.
+Without subscribers a gateway hears of no message, so it sends barriers now and then; their way back
+says which offsets the router has passed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOOK_SECONDS: Final = 10.0
 """How often the log is asked for its end; 10,000 messages/s fill a second of reading until then."""
 
 FEW_OFFSETS: Final = 20_000
-"""So many are read in a fifth of a second."""
+"""A start reads this many records in a fifth of a second."""
 
 
 class Advancing:

@@ -1,9 +1,9 @@
 """How copies of shards of the retained messages get complete.
 
 A copy that an earlier run of this gateway has left goes on from there: the log has what came since.
-It does so only where the log still has the record at which it was left, unchanged: a log that was
-made anew, or has lost its end, has another one there, or none. Any other copy begins empty, with
-the table `retained`, and the log behind that.
+It does so only where the log still has the record at which it was left, unchanged: a new log, or
+one that has lost its end, has another one there, or none. Any other copy begins empty, with the
+table `retained`, and the log behind that.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ COPIED_AT_ONCE: Final = 250
 """Rows of a copy that are written between two turns of the loop; they take 3 to 10 ms."""
 
 FEW_OFFSETS: Final = 100_000
-"""So many are read from the log for a copy whatever it has: a second or two. Beyond, and beyond the
-number of its messages, it costs less to copy these from the table."""
+"""Records that are read from the log for a copy whatever it has: that takes a second or two. Beyond,
+and beyond the number of its messages, it costs less to copy these from the table."""
 
 
 class Copying:

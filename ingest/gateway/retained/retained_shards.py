@@ -121,9 +121,10 @@ class RetainedShards:
             self._change.add_done_callback(self._changed)
 
     def _drop_left(self, wanted: set[int]) -> None:
-        """Drop some of what an earlier run has left of shards that this one does not want."""
-        self._left -= wanted
-        for shard in sorted(self._left)[:1]:
+        """Drop some of what an earlier run has left of shards that this one is not to have."""
+        if self._gateway not in self._owners:
+            return  # it is not known yet which these are
+        for shard in sorted(self._left - wanted)[:1]:
             self._retained.let_go(shard)
             if not self._retained.drop(shard):
                 self._left.discard(shard)
@@ -175,6 +176,7 @@ class RetainedShards:
     async def _copy(self, shards: Sequence[int]) -> None:
         """Get complete copies of shards; none of those that lack something, if there is a table."""
         await self._copying.begin(shards, self._partitions.inbound)
+        self._left.difference_update(shards)
         for shard in shards:
             self._retained.hold(shard)
             self._held.add(shard)

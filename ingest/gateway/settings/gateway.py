@@ -357,8 +357,9 @@ class GatewaySettings(ProcessSettings):
 
     store_dir: Path | None = Field(
         default=None,
-        description="Folder for the gateway's copy of the log's state (retained messages, "
-        "sessions): a cache, rebuilt at each start. Without it the copy is in memory.",
+        description="Folder for the gateway's copy of the log's state: a cache. Retained messages "
+        "in it are kept for the next start, which reads only what came since; sessions are read "
+        "again. Without it the copy is in memory.",
         examples=[Path("data/gateways/gateway-1")],
     )
     lake_dir: Path | None = Field(

@@ -31,7 +31,7 @@ _JOURNAL: Final = "PRAGMA journal_mode = PERSIST"
 _IDENTITY: Final = "CREATE TABLE identity (name TEXT PRIMARY KEY, value TEXT NOT NULL)"
 
 Identity = Mapping[str, str]
-"""What must be as it was when a file is to be gone on with, by name."""
+"""Names and values that a file must have, so that a later run may go on with it."""
 
 
 class Database:

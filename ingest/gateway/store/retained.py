@@ -5,10 +5,11 @@ A topic's messages are all in one shard; the last of them has the greatest rank
 """
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
-from ingest.gateway.store.database import Database, Identity
+from ingest.gateway.store.database import Database
 from ingest.gateway.store.scanning import FilterScan, just_after
 from mqlake.clock import Clock
 
@@ -168,20 +169,23 @@ class StoredPage(NamedTuple):
     """Beginning of the next page; None after the last. Rows may be few or none before it."""
 
 
-def retained_identity(gateway: str, shards: int, boot: str) -> Identity | None:
-    """Return what a kept store goes by.
+def open_kept(directory: Path | None, gateway: str, shards: int, boot: str) -> Database:
+    """Open the database of the last run, or a new one.
 
     The log is known by the records at which shards were left (`LogPlace`).
 
     Args:
+        directory: Folder of the file; None keeps everything in memory.
         gateway: Name of the gateway.
         shards: Number of shards of the retained messages.
-        boot: Identifier of the machine's boot; "" is none: then no store is kept.
+        boot: Identifier of the machine's boot; "" is none: then nothing is kept.
+
+    Raises:
+        OperationalError: The directory cannot be written.
     """
-    if not boot:
-        return None
     schema = f"{MEANING}/{crc32(_CREATE.encode()):08x}"
-    return {"schema": schema, "gateway": gateway, "shards": str(shards), "boot": boot}
+    identity = {"schema": schema, "gateway": gateway, "shards": str(shards), "boot": boot}
+    return Database(directory, RETAINED_FILE, identity if boot else None)
 
 
 class RetainedStore:

@@ -16,8 +16,7 @@ from ingest.gateway.log.ends import Ends
 from ingest.gateway.retained import copying as copying_module
 from ingest.gateway.retained.copying import Copying
 from ingest.gateway.retained.retained import Retained
-from ingest.gateway.store.database import Database
-from ingest.gateway.store.retained import RETAINED_FILE, RetainedRow, retained_identity
+from ingest.gateway.store.retained import RetainedRow, open_kept
 from mqlake.clock import ManualClock
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryRangeReader
 from mqlake.records.messages import (
@@ -156,13 +155,10 @@ class Site:
 class Run:
     """A run of a gateway, as far as it keeps retained messages, on a folder."""
 
-    def __init__(
-        self, site: Site, folder: Path, *, boot: str = "boot", shards: int = SHARDS
-    ) -> None:
+    def __init__(self, site: Site, folder: Path, *, boot: str = "boot") -> None:
         self.site = site
         self.folder = folder
-        identity = retained_identity("gateway-1", shards, boot)
-        self.database = Database(folder, RETAINED_FILE, identity)
+        self.database = open_kept(folder, "gateway-1", SHARDS, boot)
         self.retained = Retained(self.database, SHARDS, site.clock)
         self.delivered = Delivered(site.partitions)
         self.ranges = MemoryRangeReader(site.log)
@@ -350,13 +346,13 @@ async def test_a_kept_copy_never_shows_what_is_not_retained_and_lacks_nothing(
 ) -> None:
     monkeypatch.setattr(copying_module, "FEW_OFFSETS", 60)
     went_on = 0
-    for seed in range(simulations_wanted(40)):
+    for seed in range(simulations_wanted(30)):
         with case(f"seed {seed}"):
             schedule = Schedule(seed, tmp_path / f"{seed}")
             for _ in range(8):
                 await schedule.run()
             went_on += schedule.went_on
-    assert went_on > simulations_wanted(40)
+    assert went_on > simulations_wanted(30)
 
 
 async def left_behind(site: Site, folder: Path) -> Path:
