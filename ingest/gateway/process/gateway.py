@@ -301,7 +301,7 @@ class Gateway:
         self.retained_shards = RetainedShards(
             name, retained, self.peers, copying, self.routes, partitions, clock
         )
-        self.advancing = Advancing(self.delivered, self.ends, self.routes)
+        self.advancing = Advancing(self.delivered, self.ends, self.routes, clock)
         self.retained_questions = RetainedQuestions(
             self.me, self.writer, retained, self.retained_shards, partitions, clock
         )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ingest.gateway.log.delivered import Delivered
     from ingest.gateway.log.ends import Ends
     from ingest.gateway.routing.routes import Routes
+    from mqlake.clock import Clock
 
 logger = logging.getLogger(__name__)
 
@@ -25,20 +26,25 @@ LOOK_SECONDS: Final = 10.0
 FEW_OFFSETS: Final = 20_000
 """A start reads this many records in a fifth of a second."""
 
+OLD_SECONDS: Final = 600.0
+"""Age of a last record at which another one is sent: the log keeps it longer than that."""
+
 
 class Advancing:
-    """Sends barriers when the end of the log is far.
+    """Sends barriers when the end of the log is far, or the last record is old.
 
     Args:
         delivered: How far this gateway has come.
         ends: Say how far the log goes.
         routes: Send barriers.
+        clock: Tells the age of records.
     """
 
-    def __init__(self, delivered: Delivered, ends: Ends, routes: Routes) -> None:
+    def __init__(self, delivered: Delivered, ends: Ends, routes: Routes, clock: Clock) -> None:
         self._delivered = delivered
         self._ends = ends
         self._routes = routes
+        self._clock = clock
 
     async def run(self) -> None:
         """Look now and then, until cancelled."""
@@ -59,5 +65,7 @@ class Advancing:
         ends = await self._ends.inbound()
         offsets = enumerate(self._delivered.next_offsets())
         is_far = any(ends[partition] - offset > FEW_OFFSETS for partition, offset in offsets)
-        if is_far and not self._routes.oldest_wait_seconds:
+        since_ms = self._clock.now_ms() - round(OLD_SECONDS * 1000)
+        is_old = any(one is None or one.timestamp_ms < since_ms for one in self._delivered.last)
+        if (is_far or is_old) and not self._routes.oldest_wait_seconds:
             await self._routes.subscribe([]).counted

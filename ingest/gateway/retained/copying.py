@@ -34,7 +34,7 @@ COPIED_AT_ONCE: Final = 250
 """Rows of a copy that are written between two turns of the loop; they take 3 to 10 ms."""
 
 FEW_OFFSETS: Final = 100_000
-"""Records that are read from the log for a copy whatever it has: that takes a second or two. Beyond,
+"""Records that are read from the log for a copy whatever it has, in a second or two. Beyond them,
 and beyond the number of its messages, it costs less to copy these from the table."""
 
 

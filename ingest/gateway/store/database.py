@@ -180,6 +180,7 @@ class Database:
 
     def close(self) -> None:
         self._connection.close()
+        self._identity = None  # who asks from now on finds no fault of the file
 
     def _error(self, exc: Exception) -> OperationalError:
         if self._identity is not None:

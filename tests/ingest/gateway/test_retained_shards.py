@@ -774,7 +774,8 @@ async def test_a_gateway_that_hears_nothing_has_barriers_tell_how_far_the_router
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(advancing, "FEW_OFFSETS", 5)
-    async with running_gateway() as harness:
+    clock = ManualClock()
+    async with running_gateway(clock=clock) as harness:
         await harness.delivered()
         gateway = harness.gateway
         barriers = len(harness.log.records(INBOUND))
@@ -788,3 +789,8 @@ async def test_a_gateway_that_hears_nothing_has_barriers_tell_how_far_the_router
         assert gateway.delivered.next_offsets()[partition] < end
         await gateway.advancing.look()
         await until(lambda: gateway.delivered.next_offsets()[partition] > end)
+        await harness.delivered()
+        records = len(harness.log.records(INBOUND))
+        clock.advance(advancing.OLD_SECONDS + 1)
+        await gateway.advancing.look()
+        assert len(harness.log.records(INBOUND)) >= records + PARTITIONS

@@ -135,6 +135,14 @@ def test_what_fails_is_not_gone_on_with(tmp_path: Path) -> None:
     assert not kept(tmp_path).is_kept
 
 
+def test_who_asks_a_closed_store_finds_no_fault_of_its_file(tmp_path: Path) -> None:
+    database = kept(tmp_path)
+    database.close()
+    with pytest.raises(OperationalError, match="closed"):
+        database.rows("SELECT x FROM t")
+    assert kept(tmp_path).is_kept
+
+
 def test_a_journal_without_its_store_is_of_no_other(tmp_path: Path) -> None:
     database = kept(tmp_path / "a")
     with database.batch():
