@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final
@@ -11,6 +10,7 @@ from mqlake.errors import LogError
 from mqlake.log.contract import LogFull
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from ingest.gateway.base.ending import Ending
@@ -30,6 +30,7 @@ class KeyedWriter:
         log_topic: Log topic of the records.
         ending: End of this run: untrusted state is not written.
         run_report: Runs a report, now or once it may count.
+        loop: Event loop of the gateway.
     """
 
     def __init__(
@@ -38,10 +39,12 @@ class KeyedWriter:
         log_topic: str,
         ending: Ending,
         run_report: Callable[[Callable[[], None]], None],
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._writer = writer
         self._log_topic = log_topic
         self._run_report = run_report
+        self._loop = loop
         self._last_number = 0
         # Key -> number of its last record that the log has not confirmed.
         self._pending: dict[bytes, int] = {}
@@ -107,7 +110,7 @@ class KeyedWriter:
         def report(error: LogError | None) -> None:
             # One that failed comes again only while nothing newer has been written under its key.
             if error is not None and self._pending.get(key) == number:
-                asyncio.get_running_loop().call_later(RETRY_SECONDS, again)
+                self._loop.call_later(RETRY_SECONDS, again)
 
         def again() -> None:
             if self._pending.get(key) == number:

@@ -209,7 +209,7 @@ class Gateway:
         self.reach = Reach(settings.suback_sites_seconds, self.loop)
         self.log_room = LogRoom(self.loop)
         self.share_log = ShareLog(
-            self.writer, self.me, self.lease, self.ending, self.partitions.sessions
+            self.writer, self.me, self.lease, self.ending, self.partitions.sessions, self.loop
         )
         per_second = settings.delivery_events_per_second
         self.delivery_events = DeliveryEvents(
@@ -312,7 +312,7 @@ class Gateway:
         context, log, writer, lease = self.context, self.log, self.writer, self.lease
         ends, peers, count = self.ends, self.peers, self.partitions.sessions
         subscriptions, delivered = self.subscriptions, self.delivered
-        self.session_log = SessionLog(writer, self.me, lease, self.ending, count)
+        self.session_log = SessionLog(writer, self.me, lease, self.ending, count, self.loop)
         self.lookup = lookup = Lookup(log.ranges, ends.inbound, context.clock)
         reached, drops, counts = delivered.next_offsets, self.drops, self.partitions
         reading = partial(CatchingUp, log.ranges, self.lake, reached, ends.inbound, drops, counts)

@@ -7,7 +7,6 @@ lease still held when the record came to stand in the log.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
@@ -30,6 +29,7 @@ from mqlake.records.sessions import (
 from mqlake.records.shards import Key, Run, shard_of, stamp_headers
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Iterable
 
     from ingest.gateway.base.ending import Ending
@@ -46,17 +46,25 @@ class SessionLog:
         lease: Lease of this gateway's name.
         ending: End of this run: says when nothing may be written any more.
         shards: How many there are.
+        loop: Event loop of the gateway.
     """
 
     def __init__(
-        self, writer: LogWriter, me: Run, lease: Lease, ending: Ending, shards: int
+        self,
+        writer: LogWriter,
+        me: Run,
+        lease: Lease,
+        ending: Ending,
+        shards: int,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._shards = shards
         self._ending = ending
+        self._loop = loop
         self._writer = writer
         self._me = me
         self._reports = Reports(lease.holds)
-        self._records = KeyedWriter(writer, SESSIONS, ending, self._reports.run)
+        self._records = KeyedWriter(writer, SESSIONS, ending, self._reports.run, loop)
         self._headers = stamp_headers(me.incarnation)
 
     @property
@@ -88,18 +96,17 @@ class SessionLog:
         def report(_partition: int, offset: int, error: LogError | None) -> None:
             on_appended(offset, error)
 
-        loop = asyncio.get_running_loop()
         if not self._ending.is_trusted:
             return
         try:
             self._writer.append(SESSIONS, key, value, headers, report, partition=shard)
         except LogFull:  # publishers fill it; it is no failure
-            loop.call_later(
+            self._loop.call_later(
                 RETRY_SECONDS, self.append_claim, shard, key, value, headers, on_appended
             )
         except LogError as error:
             failure = error
-            loop.call_soon(lambda: on_appended(-1, failure))
+            self._loop.call_soon(lambda: on_appended(-1, failure))
 
     def save_session(
         self,

@@ -6,7 +6,6 @@ the log wait while this gateway does not know whether its memberships are still 
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from ingest.gateway.base.reports import Reports
@@ -25,6 +24,7 @@ from mqlake.records.messages import SESSIONS
 from mqlake.records.shards import Key, Run, stamp_headers
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Iterable, Mapping
 
     from ingest.gateway.base.ending import Ending
@@ -43,13 +43,20 @@ class ShareLog:
         lease: Lease of this gateway's name.
         ending: End of this run: says when nothing may be written any more.
         shards: How many there are.
+        loop: Event loop of the gateway.
 
     Attributes:
         is_asking: It is not known which memberships are this gateway's.
     """
 
     def __init__(
-        self, writer: LogWriter, me: Run, lease: Lease, ending: Ending, shards: int
+        self,
+        writer: LogWriter,
+        me: Run,
+        lease: Lease,
+        ending: Ending,
+        shards: int,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.shards = shards
         self.is_asking = False
@@ -57,9 +64,10 @@ class ShareLog:
         self._writer = writer
         self._me = me
         self._lease = lease
+        self._loop = loop
         self._headers = stamp_headers(me.incarnation)
         self._reports = Reports(self.counts)
-        self._records = KeyedWriter(writer, SESSIONS, ending, self._reports.run)
+        self._records = KeyedWriter(writer, SESSIONS, ending, self._reports.run, loop)
         # Messages in flight of sessions, by shared subscription, as the log has them.
         self._written: dict[Key, dict[str, MemberRecord]] = {}
 
@@ -188,7 +196,7 @@ class ShareLog:
 
     async def until_it_counts(self) -> None:
         """Wait until it is known that the memberships of this gateway are its own."""
-        counts = asyncio.get_running_loop().create_future()
+        counts = self._loop.create_future()
 
         def proceed() -> None:
             if not counts.done():

@@ -39,7 +39,9 @@ class Waiter:
         self.written = 0
         ending = Ending(asyncio.Event(), cast("LogReader", None))
         log = cast("LogWriter", self.log)
-        self.writer = KeyedWriter(log, "topic", ending, lambda report: report())
+        self.writer = KeyedWriter(
+            log, "topic", ending, lambda report: report(), asyncio.get_running_loop()
+        )
 
     def write(self, key: bytes = KEY) -> bool:
         number, self.written = self.written, self.written + 1

@@ -41,12 +41,11 @@ class Steps:
         writer = MemoryLogWriter(self.log)
         lease = Lease(ManualClock(), 10, lambda: None)
         ending = Ending(asyncio.Event(), MemoryLogReader(self.log))
-        self.session_log = SessionLog(writer, Run("gateway-1", "1"), lease, ending, 1)
+        loop, me = asyncio.get_running_loop(), Run("gateway-1", "1")
+        self.session_log = SessionLog(writer, me, lease, ending, 1, loop)
         # So that a slow machine does not end the rest.
         with patch.object(progress, "MIN_REST_SECONDS", MAX_REST_SECONDS):
-            self.saver = ProgressSaver(
-                self.session_log, asyncio.get_running_loop(), max_repeated_messages=MAX_REPEATED
-            )
+            self.saver = ProgressSaver(self.session_log, loop, max_repeated_messages=MAX_REPEATED)
         self.cursor = 0
         self.done: list[str] = []
         self.progress = SessionProgress(
