@@ -260,7 +260,7 @@ def _add_given(
             left.open.add(one.partition, one.offset)
         if left.given is not None:
             advance(left.given, one.partition, one.offset + 1)
-    for position in table.in_flight(left.group):
+    for position in table.in_flight(left.group, left.incarnation):
         left.open.discard(*position)
 
 
@@ -281,7 +281,7 @@ def _add_gap(
     gap = ShareGap(start, end, left.at_ms, chosen)
     if gap.is_empty:
         return
-    for partition, offset in table.in_flight(left.group):
+    for partition, offset in table.in_flight(left.group, left.incarnation):
         if at(start, partition) <= offset < at(end, partition):
             chosen.in_flight.add(partition, offset)
     left.gaps = [*left.gaps, gap]

@@ -57,11 +57,21 @@ class _Member:
     """Epoch of the session."""
     record: MemberRecord | None
     """None: it is a member no more."""
-    before: frozenset[Position] = frozenset()
+    incarnation: str = ""
+    """Run of the gateway that has written it."""
+    before: frozenset[tuple[Position, str]] = frozenset()
     """Its messages in flight under earlier epochs, not long ago. A membership of the gateway that
     held it then may still have them in its record, though the session is done with them elsewhere:
-    they were the client's. [MQTT5-4.8.2-5]"""
+    they were the client's. [MQTT5-4.8.2-5] Those that were never sent have gone to others: then
+    with the run of the gateway whose memberships do not have them any more, else with none."""
     moved_at_ms: int = 0
+
+    def in_flight(self, incarnation: str) -> set[Position]:
+        """Return messages that no membership of a run may give to anybody else."""
+        if self.record is None:
+            return set()
+        before = {position for position, run in self.before if run in {"", incarnation}}
+        return before.union(self.record.in_flight)
 
 
 @dataclass(slots=True)
@@ -137,6 +147,7 @@ class GroupTable:
         for one in record.taken_over:
             left = group.memberships.get(one)
             if left is not None and left.state is MembershipState.LEFT:
+                _note_given_back(group, left, record.incarnation)
                 self.over[one] = group_key
                 self._remove(group_key, one, at_ms)
         self._look(group)
@@ -164,7 +175,7 @@ class GroupTable:
             return False
         if group is None:
             group = self._groups[group_key] = _Group()
-        group.members[client_id] = _member(known, stamp.epoch, record, at_ms)
+        group.members[client_id] = _member(known, stamp, record, at_ms)
         if known is not None and stamp.epoch > known.epoch:
             self._note_unsent(group_key, client_id, known, record, at_ms)
         if record is None:
@@ -206,17 +217,17 @@ class GroupTable:
         known = None if found is None else found.members.get(client_id)
         return None if known is None else (known.epoch, known.record)
 
-    def in_flight(self, group: GroupKey) -> set[Position]:
-        """Return where the messages of a group are that sessions have, or had, in flight."""
+    def in_flight(self, group: GroupKey, incarnation: str) -> set[Position]:
+        """Return where the messages of a group are that sessions have, or had, in flight.
+
+        Args:
+            group: Share group.
+            incarnation: Run of the gateway whose memberships leave them to the sessions.
+        """
         found = self._groups.get(group)
         if found is None:
             return set()
-        return {
-            at
-            for one in found.members.values()
-            if one.record is not None
-            for at in (*one.record.in_flight, *one.before)
-        }
+        return set().union(*(one.in_flight(incarnation) for one in found.members.values()))
 
     def is_kept(self, group: GroupKey) -> bool:
         """Tell whether a group has, or will have again, a member."""
@@ -368,14 +379,27 @@ class GroupTable:
                     group.outlooks[membership.membership_id] = outlook
 
 
-def _member(known: _Member | None, epoch: int, record: MemberRecord | None, at_ms: int) -> _Member:
+def _member(
+    known: _Member | None, stamp: Stamp, record: MemberRecord | None, at_ms: int
+) -> _Member:
+    epoch = stamp.epoch
     if known is None or known.record is None or record is None:
-        return _Member(epoch, record)
+        return _Member(epoch, record, stamp.by)
     if epoch == known.epoch:
-        return _Member(epoch, record, known.before, known.moved_at_ms)
-    is_long_ago = at_ms - known.moved_at_ms >= FENCE_MS
-    before = frozenset(known.record.in_flight) | (frozenset() if is_long_ago else known.before)
-    return _Member(epoch, record, before, at_ms)
+        # An owner writes it again in its own name.
+        return _Member(epoch, record, known.incarnation, known.before, known.moved_at_ms)
+    unsent = set(known.record.unknown_to(record))
+    before = {(one, known.incarnation if one in unsent else "") for one in known.record.in_flight}
+    if at_ms - known.moved_at_ms < FENCE_MS:
+        before |= known.before
+    return _Member(epoch, record, stamp.by, frozenset(before), at_ms)
+
+
+def _note_given_back(group: _Group, left: MembershipRecord, incarnation: str) -> None:
+    """Note that a membership of a run has messages again that no session was sent."""
+    for one in group.members.values():
+        if one.before:
+            one.before -= {(position, incarnation) for position in left.open}
 
 
 def _begins_beside(group: _Group, membership: MembershipRecord) -> bool:

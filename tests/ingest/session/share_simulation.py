@@ -3,7 +3,8 @@
 The world is that of `simulation`; each gateway there has members of one group, too, and a router
 gives each message to a gateway that has a route. Only the host is test code: memberships run the
 real `belong` and owners the real `GroupsOfShard`. The group has a kept session all the time, so
-nothing may be lost of it, whoever is there.
+nothing may be lost of it, whoever is there. Stored sessions get messages by QoS 2
+(`share_member.py`), and appends may time out: then it shows later whether the log has them.
 """
 
 from __future__ import annotations
@@ -11,9 +12,13 @@ from __future__ import annotations
 import inspect
 import json
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from ingest.gateway.sharing.share_log import ShareLog
+from ingest.gateway.sharing.share_saving import MembershipSaver
 from ingest.session.groups.share_acts import Deliveries, Given, GoneDeliveries, GroupEnded, Withdraw
 from ingest.session.groups.share_membership import (
     Announce,
@@ -35,19 +40,19 @@ from ingest.session.groups.share_records import (
     decode_membership,
     decode_membership_key,
     encode_member,
-    encode_membership,
     member_key,
-    membership_key,
 )
 from ingest.session.groups.share_table import GroupTable
 from ingest.session.shard.effects import Effect, ShardRecord, discard
+from mqlake.errors import LogError
 from mqlake.records.shards import NO_EPOCH, OWNER_KEY, Run, read_stamp, stamp_headers
+from tests.ingest.session.share_member import ShareMember, StoredSession
 from tests.ingest.session.share_router import Barrier, Router, choose
 from tests.ingest.session.simulation.gateway import Process
 from tests.ingest.session.simulation.invariants import QUIET_MS, Violation
 from tests.ingest.session.simulation.lease import TICK_MS
 from tests.ingest.session.simulation.log import START_MS
-from tests.ingest.session.simulation.node import LEASE_MS
+from tests.ingest.session.simulation.node import GIVEN_UP, LEASE_MS
 from tests.ingest.session.simulation.schedule import (
     LATE_MS,
     Fault,
@@ -60,11 +65,20 @@ from tests.ingest.session.simulation.search import run
 from tests.ingest.session.simulation.world import World
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
     from collections.abc import Callable
 
+    from ingest.gateway.base.ending import Ending
+    from ingest.gateway.log.lease import Lease
+    from ingest.gateway.sending.group_step import GroupMember
+    from ingest.gateway.sharing.share_membership import ShareMembership
     from ingest.session.groups.open_work import OpenWork
     from ingest.session.ownership import Shard
     from ingest.session.shard.effects import Work
+    from mqlake.log.contract import LogWriter
+    from mqlake.records.progress import ProgressRecord
+    from mqlake.records.shards import Key
+    from mqlake.records.versions import Headers
 
 GROUP: Final = GroupKey("t", "$share/g/a")
 
@@ -73,12 +87,18 @@ _FAULTS: Final = (
     *("crash", "crash", "crash", "pause", "pause", "pause"),
     *("cut_off", "unheard", "mute", "slow", "late"),
 )
+_TAKEN_FOR_DEAD: Final = ("pause", "cut_off", "unheard", "mute", "stopped")
+"""Faults of gateways that may be taken for dead and go on."""
+
 _AWAY_MS: Final = (50, 500, 3_000, 12_000, 25_000)
 _PAUSES_MS: Final = (100, 1_500, 2_900, 3_500, 5_000, 9_500, 10_500, 11_500, 13_000, 30_000)
 NOT_KNOWN: Final = 1 << 60
 """`from_delivery` of a membership that has not begun."""
 
 _ACK_MS: Final = (3, 5, 20, 200, 3_000)
+
+_TIME_OUT_MS: Final = (1, 3, 30, 700)
+"""When an append that times out is reported."""
 
 
 def make_schedule(seed: int) -> Schedule:
@@ -136,6 +156,34 @@ def with_lost_deliveries(seed: int) -> Schedule:
     )
 
 
+def with_stored_sessions(seed: int) -> Schedule:
+    """Return the schedule of a seed in which stored sessions are members and appends time out."""
+    schedule, random = with_lost_deliveries(seed), Random(f"stored {seed}")
+    first = schedule.steps[0]
+    steps = [replace(first, what="store", who=0, at_ms=first.at_ms + 1), *schedule.steps]
+    steps += [
+        Step(step.at_ms, "store", 1, random.randrange(schedule.gateways))
+        for step in schedule.steps
+        if random.random() < 0.2
+    ]
+    faults = [
+        one
+        for one in schedule.faults
+        if one.what not in _TAKEN_FOR_DEAD and (one.what != "gone" or random.random() < 0.2)
+    ]
+    events = 40 + 25 * len(schedule.steps)
+    for _ in range(random.choice((0, 1, 2, 3))):
+        event, slot = random.randint(60, events), random.randrange(schedule.gateways)
+        faults.append(Fault(event, "time_out", slot, random.choice((20, 300, 3_000))))
+        if random.random() < 0.5:
+            faults.append(Fault(event + random.randint(3, 40), "crash", slot))
+    return replace(
+        schedule,
+        steps=tuple(sorted(steps, key=lambda step: step.at_ms)),
+        faults=tuple(sorted(faults, key=lambda fault: fault.event)),
+    )
+
+
 @dataclass(slots=True)
 class Held:
     """A message as a member has it."""
@@ -144,6 +192,7 @@ class Held:
     is_acked: bool = False
     is_durable: bool = False
     is_returned: bool = False
+    by_qos_2: bool = False
 
 
 class SimMembership(GroupMembership):
@@ -170,9 +219,32 @@ class SimMembership(GroupMembership):
 
     def open_work(self) -> OpenWork:
         work = self.unread.copy()
-        for offset in (*self.queue, *self.held):
+        in_flight = [
+            offset
+            for member in self.process.session_members
+            for _, offset in member.outbox.shared_positions(self.group.topic_filter)
+        ]
+        for offset in (*self.queue, *self.held, *in_flight):
             work.add(0, offset)
         return work
+
+    @property
+    def standing(self) -> SimMembership:
+        return self
+
+    def snapshot(self) -> MembershipRecord:
+        """Return it as it is now, for the log."""
+        process = self.process
+        if self.state is MembershipState.LIVE:
+            self.given = [max(process.position, (self.given or [0])[0])]
+        next_delivery = process.next_delivery
+        if self.from_delivery != NOT_KNOWN:
+            next_delivery = max(next_delivery, self.from_delivery)
+        record = self.record(
+            self.open_work(), next_delivery, [process.position], START_MS + process.world.now
+        )
+        process.shares.judge_snapshot(self, record)
+        return record
 
     def begin(self, starts: list[int]) -> None:
         super().begin(starts)
@@ -198,7 +270,18 @@ class ShareProcess(Process):
         self.is_asking = False
         self.questions = 0
         self.waiting_to_be_kept: list[Callable[[], None]] = []
+        self.session_members: list[ShareMember] = []
         super().__init__(world, slot, me, since)
+        loop = cast("AbstractEventLoop", self)
+        self.share_log = ShareLog(
+            cast("LogWriter", SimpleNamespace(append=self.write)),
+            me,
+            cast("Lease", SimpleNamespace(holds=lambda: self.may_act() and not self.is_asking)),
+            cast("Ending", SimpleNamespace(is_trusted=True)),
+            1,
+            loop,
+        )
+        self.group_saver = MembershipSaver(self.share_log, loop, {})
         self.wake("deliveries")
 
     def discard_works(self) -> None:
@@ -225,6 +308,10 @@ class ShareProcess(Process):
             return
         membership.members -= 1
         if not membership.members:
+            if any(one.outbox.giving for one in self.session_members):
+                membership.members += 1  # they are not released yet
+                self.world.at(5, self.leave, process=self)
+                return
             for offset, given in list(membership.held.items()):
                 given.is_returned = True
                 membership.queue.append(offset)
@@ -294,24 +381,80 @@ class ShareProcess(Process):
     def save_membership(self, membership: SimMembership, then: Callable[[], None] | None) -> None:
         membership.is_changed = False
         membership.is_written = True
-        if membership.state is MembershipState.LIVE:
-            membership.given = [max(self.position, (membership.given or [0])[0])]
-        next_delivery = self.next_delivery
-        if membership.from_delivery != NOT_KNOWN:
-            next_delivery = max(next_delivery, membership.from_delivery)
-        record = membership.record(
-            membership.open_work(), next_delivery, [self.position], START_MS + self.world.now
-        )
-        self.shares.judge_snapshot(membership, record)
-        sent = ShardRecord(
-            membership_key(record), encode_membership(record), stamp_headers(self.me.incarnation)
-        )
 
-        def saved(_: int) -> None:
-            if then is not None:
-                self.when_kept(then)
+        def saved(error: LogError | None) -> None:
+            if membership.is_lost:
+                return
+            if error is None:
+                if then is not None:
+                    self.when_kept(then)
+            elif then is None:
+                membership.is_changed = True
+            else:
+                self.world.at(200, self.save_membership, membership, then, process=self)
 
-        self.append_record(0, sent, saved)
+        self.share_log.save_membership(membership.snapshot(), saved)
+
+    def after_saved(
+        self,
+        _tenant: str,
+        shared_filter: str,
+        proceed: Callable[[], None],
+        member: GroupMember | None = None,
+    ) -> None:
+        """Implement `ingest.gateway.sending.group_step.SavedGroups`."""
+        membership = cast("ShareMembership", self.membership) if shared_filter else None
+        self.group_saver.after_saved(membership, proceed, member)
+
+    def write(
+        self,
+        _log_topic: str,
+        key: bytes,
+        value: bytes | None,
+        headers: Headers,
+        report: Callable[[int, int, LogError | None], None],
+        *,
+        partition: int,
+    ) -> None:
+        """Implement `mqlake.log.contract.LogWriter.append`."""
+        record = ShardRecord(key, value, headers)
+        land = partial(self.shares.append, self, partition, record)
+        self.write_unsure(partition, land, lambda error: report(partition, 0, error))
+
+    def write_unsure(
+        self, where: object, land: Callable[[], int], report: Callable[[LogError | None], None]
+    ) -> None:
+        """Send a request that may time out, and be in the log or not, or come to be there."""
+        times_out = self.times_out_until > self.world.now and self.random.random() < 0.5
+
+        def landed(offset: int) -> None:
+            timed_out = LogError("timed out", definite=False) if offset == GIVEN_UP else None
+            if timed_out is None:
+                self.heard_log(START_MS + self.world.now)
+            if not times_out:
+                report(timed_out)
+
+        if times_out:
+            delay = self.random.choice(_TIME_OUT_MS)
+            timed_out = LogError("timed out", definite=False)
+            self.world.at(delay, report, timed_out, process=self)
+        if not times_out or self.random.random() < 0.5:
+            self.send(where, land, report=landed, waits=True)
+
+    def save_progress(
+        self,
+        key: Key,
+        progress: ProgressRecord,
+        epoch: int,
+        on_saved: Callable[[LogError | None], None] | None = None,
+    ) -> None:
+        assert on_saved is not None
+        session = self.shares.stored[key[1]]
+
+        def report(error: LogError | None) -> None:
+            self.once_counted(partial(on_saved, error))
+
+        self.write_unsure("session", partial(session.save, epoch, progress), report)
 
     def when_kept(self, then: Callable[[], None]) -> None:
         if self.may_act() and not self.is_asking:
@@ -415,7 +558,15 @@ class ShareProcess(Process):
     def hand_out(self, membership: SimMembership) -> None:
         while membership.is_open and membership.queue and membership.members and self.may_act():
             offset = membership.queue.pop(0)
-            given = membership.held[offset] = Held(membership)
+            given = Held(membership)
+            with_room = [one for one in self.session_members if one.has_room]
+            if with_room and self.random.random() < 0.7:
+                given.by_qos_2 = True
+                self.shares.judge_given(self, offset, given)
+                self.random.choice(with_room).deliver(offset, given)
+                membership.is_changed = True
+                continue
+            membership.held[offset] = given
             self.shares.judge_given(self, offset, given)
             self.world.at(self.random.choice(_ACK_MS), self.acked, membership, offset, process=self)
 
@@ -489,17 +640,22 @@ class ShareProcess(Process):
         if not self.is_asking or (self.membership is not None and self.membership.asks):
             return
         self.is_asking = False
+        self.share_log.confirmed()
         self.go_on_kept()
 
     def go_ahead(self) -> None:
         super().go_ahead()
         if not self.is_asking:
+            self.share_log.confirmed()
             self.go_on_kept()
 
     def go_on_kept(self) -> None:
         parked, self.waiting_to_be_kept = self.waiting_to_be_kept, []
         for then in parked:
             self.when_kept(then)
+        self.go_on_serving()
+
+    def go_on_serving(self) -> None:
         if self.membership is not None and isinstance(self.membership.effect, Serve):
             self.open(self.membership)
 
@@ -521,7 +677,9 @@ class ShareWorld(World):
 
     def __init__(self, schedule: Schedule, transcript: list[str] | None = None) -> None:
         super().__init__(schedule, transcript)
+        self.group = GROUP
         self.router = Router(self, GROUP)
+        self.stored: dict[str, StoredSession] = {}
         # What is true of the log, as a reader that misses nothing sees it.
         self.table = GroupTable()
         self.owner_epoch = NO_EPOCH
@@ -547,8 +705,17 @@ class ShareWorld(World):
                 if process.slot == step.gateway and process.is_alive:
                     assert isinstance(process, ShareProcess)
                     self.at(1, getattr(process, step.what), process=process)
+        elif step.what == "store":
+            name = f"c{step.who}"
+            session = self.stored.setdefault(name, StoredSession(self, name))
+            for process in self.gateways():
+                if process.slot == step.gateway and process.is_alive:
+                    self.at(1, session.connect, process, process=process)
         else:
             super().do(step)
+
+    def gateways(self) -> list[ShareProcess]:
+        return cast("list[ShareProcess]", self.processes)
 
     def strike(self, fault: Fault, process: Process) -> None:
         if fault.what == "router":
@@ -649,7 +816,11 @@ class ShareWorld(World):
 
     def judge_given(self, process: ShareProcess, offset: int, given: Held) -> None:
         self.note(process, f"message {offset} to a member")
+        if any(offset in session.received for session in self.stored.values()):
+            raise Violation("QoS 2 goes to one client once", f"message {offset} is given again")
         for before in self.given.setdefault(offset, []):
+            if before.by_qos_2:
+                continue  # it was not sent: it may go to others
             if before.is_durable:
                 raise Violation(
                     "one member acknowledges a message", f"message {offset} comes after that again"
@@ -685,7 +856,8 @@ class ShareWorld(World):
         for offset, entry in enumerate(self.router.stream):
             if entry != "message" or self.since is None or offset < self.since:
                 continue
-            if not any(one.is_acked for one in self.given.get(offset, ())):
+            has_got = any(offset in session.received for session in self.stored.values())
+            if not has_got and not any(one.is_acked for one in self.given.get(offset, ())):
                 raise Violation("no message is lost", f"message {offset} reached nobody")
         live = [
             one for one in self.table.memberships(GROUP) if one.state is not MembershipState.LIVE
@@ -709,6 +881,8 @@ def is_meant(gap: ShareGap, offset: int) -> bool:
     """Tell whether a message is one of a gap's."""
     if gap.chosen is None:
         return True
+    if (0, offset) in gap.chosen.in_flight:
+        return False
     weights = gap.chosen.weights(0, offset)
     if weights is None:
         raise Violation("routes are known", f"not those of message {offset}")

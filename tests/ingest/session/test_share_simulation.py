@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from ingest.gateway.sending.outbox import Outbox
 from ingest.session.groups import (
     share_acts,
     share_choices,
@@ -38,6 +39,7 @@ from tests.ingest.session.share_simulation import (
     make_schedule,
     search,
     with_lost_deliveries,
+    with_stored_sessions,
 )
 from tests.ingest.session.simulation.search import explain
 from tests.ingest.simulations import simulations_wanted
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mqlake.records.shards import Run
+    from tests.ingest.session.simulation.schedule import Schedule
 
 CHUNKS: Final = 5
 SCHEDULES: Final = simulations_wanted(500)
@@ -53,6 +56,8 @@ LOST: Final = simulations_wanted(150)
 """Schedules in which deliveries of a dead gateway are gone before it is settled."""
 FREEZES: Final = simulations_wanted(60)
 """Schedules in which a machine is frozen, and its clocks with it."""
+STORED: Final = simulations_wanted(250)
+"""Schedules in which stored sessions are members and appends time out."""
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -72,12 +77,20 @@ def test_a_machine_that_was_frozen_breaks_no_promise() -> None:
     assert found is None, explain(found[0], ShareWorld)
 
 
-def test_a_schedule_is_the_same_each_time() -> None:
+def test_stored_sessions_and_appends_that_time_out_break_no_promise() -> None:
+    found = search(range(STORED), with_stored_sessions)
+    assert found is None, explain(found[0], ShareWorld)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"), [(make_schedule, "acknowledged"), (with_stored_sessions, "PUBLISH")]
+)
+def test_a_schedule_is_the_same_each_time(make: Callable[[int], Schedule], said: str) -> None:
     transcripts: list[list[str]] = [[], []]
     for transcript in transcripts:
-        ShareWorld(make_schedule(7), transcript).run()
+        ShareWorld(make(7), transcript).run()
     assert transcripts[0] == transcripts[1]
-    assert any("acknowledged" in line for line in transcripts[0])
+    assert any(said in line for line in transcripts[0])
 
 
 Patch = pytest.MonkeyPatch
@@ -264,6 +277,32 @@ def take_what_was_for_an_earlier_run(patch: Patch) -> None:
     patch.setattr(share_simulation, "NOT_KNOWN", 0)
 
 
+def let_go_before_the_log_has_the_members_record(patch: Patch) -> None:
+    """The membership's record leaves out what no record of the member has."""
+    give = Outbox.give
+    patch.setattr(Outbox, "give", lambda outbox, one, **_: give(outbox, one, is_written=True))
+
+
+def leave_to_nobody_what_was_not_sent(patch: Patch) -> None:
+    """What a session that moves was given and not sent goes to nobody."""
+    patch.setattr(GroupTable, "unsent", lambda *_: [])
+
+
+def leave_to_the_session_what_was_given_back(patch: Patch) -> None:
+    """What it was not sent counts as its own, whoever has got it meanwhile."""
+    in_flight = share_table._Member.in_flight
+
+    def with_all(member: Any, _: str) -> set[Any]:
+        return in_flight(member, "").union(position for position, _ in member.before)
+
+    patch.setattr(share_table._Member, "in_flight", with_all)
+
+
+def settle_what_is_in_flight(patch: Patch) -> None:
+    """What sessions have in flight counts as their dead gateway's."""
+    patch.setattr(GroupTable, "in_flight", lambda *_: set())
+
+
 MUTANTS: Final = [
     begin_beside_who_goes,
     begin_beside_who_is_settled,
@@ -286,6 +325,10 @@ MUTANTS: Final = [
     leave_with_a_route,
     withdraw_what_an_earlier_run_has,
     take_what_was_for_an_earlier_run,
+    let_go_before_the_log_has_the_members_record,
+    leave_to_nobody_what_was_not_sent,
+    leave_to_the_session_what_was_given_back,
+    settle_what_is_in_flight,
 ]
 
 OF_LOST_DELIVERIES: Final = (
@@ -293,6 +336,12 @@ OF_LOST_DELIVERIES: Final = (
     take_all_that_is_gone,
     take_what_an_earlier_route_brought,
     give_nobodys_to_the_dead,
+)
+OF_STORED_SESSIONS: Final = (
+    let_go_before_the_log_has_the_members_record,
+    leave_to_nobody_what_was_not_sent,
+    leave_to_the_session_what_was_given_back,
+    settle_what_is_in_flight,
 )
 
 RARE: Final[dict[Callable[[Patch], None], range]] = {
@@ -306,6 +355,7 @@ RARE: Final[dict[Callable[[Patch], None], range]] = {
     tell_nobody_that_it_is_lost: range(1_725, 1_735),
     withdraw_what_an_earlier_run_has: range(17_355, 17_365),
     take_what_was_for_an_earlier_run: range(11_190, 11_200),
+    leave_to_the_session_what_was_given_back: range(300, 310),
 }
 """Seeds with one that finds it: one schedule in hundreds or thousands does."""
 
@@ -316,4 +366,6 @@ def test_a_planted_fault_is_found(
 ) -> None:
     mutant(monkeypatch)
     make = with_lost_deliveries if mutant in OF_LOST_DELIVERIES else make_schedule
+    if mutant in OF_STORED_SESSIONS:
+        make = with_stored_sessions
     assert search(RARE.get(mutant, range(1_000, 3_000)), make) is not None, mutant.__doc__

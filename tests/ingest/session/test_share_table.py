@@ -197,7 +197,7 @@ def test_what_is_written_again_does_not_count_over_something_newer(log: Log) -> 
 def test_a_member_keeps_its_group_until_its_session_ends(log: Log) -> None:
     assert log.member("c", 3)
     assert log.table.is_kept(GROUP)
-    assert log.table.in_flight(GROUP) == {(0, 3)}
+    assert log.table.in_flight(GROUP, "run") == {(0, 3)}
     assert log.member("c", 3, is_one=False)
     assert not log.table.is_kept(GROUP)
     assert not log.member("c", 2), "of an earlier holder"
@@ -208,21 +208,21 @@ def test_what_a_session_had_in_flight_at_a_gateway_before_stays_its_own(log: Log
     """It may be done with it elsewhere before the membership of the dead gateway is settled."""
     log.member("c", 3)
     log.member("c", 4)
-    assert log.table.in_flight(GROUP) == {(0, 3), (0, 4)}
+    assert log.table.in_flight(GROUP, "run") == {(0, 3), (0, 4)}
     log.member("c", 5)
-    assert log.table.in_flight(GROUP) == {(0, 3), (0, 4), (0, 5)}
+    assert log.table.in_flight(GROUP, "run") == {(0, 3), (0, 4), (0, 5)}
     log.member("c", 5, is_one=False)
-    assert log.table.in_flight(GROUP) == set(), "its session has ended: others get it"
+    assert log.table.in_flight(GROUP, "run") == set(), "its session has ended: others get it"
     log.member("c", 6)
     log.member("c", 7, at_ms=FENCE_MS)
-    assert log.table.in_flight(GROUP) == {(0, 6), (0, 7)}
+    assert log.table.in_flight(GROUP, "run") == {(0, 6), (0, 7)}
     log.member("c", 8, at_ms=2 * FENCE_MS)
-    assert log.table.in_flight(GROUP) == {(0, 7), (0, 8)}
+    assert log.table.in_flight(GROUP, "run") == {(0, 7), (0, 8)}
 
 
 def test_what_a_session_that_moved_does_not_know_of_is_left_to_others_once(log: Log) -> None:
     def write(epoch: int, record: MemberRecord, at_ms: int = 0) -> None:
-        stamp = Stamp("i", epoch, None)
+        stamp = Stamp(f"i{epoch}", epoch, None)
         assert log.table.apply_member(GROUP, "c", encode_member(record), stamp, OWNER, at_ms)
 
     write(3, MemberRecord([(0, 1), (0, 2), (0, 3)], [7, 8, 9]))
@@ -231,7 +231,8 @@ def test_what_a_session_that_moved_does_not_know_of_is_left_to_others_once(log: 
     [left] = log.table.unsent(GROUP)
     assert (set(left.open), left.state, left.at_ms) == ({(0, 3)}, MembershipState.LEFT, 12)
     assert log.table.groups_with_unsent() == [GROUP]
-    assert (0, 3) in log.table.in_flight(GROUP), "no membership says it had that"
+    assert log.table.in_flight(GROUP, "i3") == {(0, 1), (0, 2), (0, 3)}
+    assert log.table.in_flight(GROUP, "i4") == {(0, 1), (0, 2)}, "its membership may get it"
     write(4, MemberRecord([], [], known_packet_id=8))
     assert log.table.unsent(GROUP) == [left]
     log.write(left.membership_id, "left", owner=OWNER)
@@ -241,6 +242,18 @@ def test_what_a_session_that_moved_does_not_know_of_is_left_to_others_once(log: 
     assert log.table.unsent(GROUP) == []
     write(5, MemberRecord([], [], known_packet_id=8))
     assert log.table.unsent(GROUP) == []
+
+
+def test_what_was_given_back_is_its_new_memberships_though_its_run_had_it_before(log: Log) -> None:
+    for epoch, record in ((3, MemberRecord([(0, 3)], [9])), (4, MemberRecord([], [], 8))):
+        stamp = Stamp(f"i{epoch}", epoch, None)
+        log.table.apply_member(GROUP, "c", encode_member(record), stamp, OWNER, 0)
+    [left] = log.table.unsent(GROUP)
+    value = encode_membership(left)
+    log.table.apply_membership(left.membership_id, GROUP, value, Stamp("i", 0, OWNER), OWNER, 0)
+    assert log.table.in_flight(GROUP, "i3") == {(0, 3)}
+    log.write("a", "live", [0], taken_over=(left.membership_id,), run=Run("gateway-a", "i3"))
+    assert log.table.in_flight(GROUP, "i3") == set()
 
 
 def test_fences_are_forgotten(log: Log) -> None:

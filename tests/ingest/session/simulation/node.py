@@ -84,6 +84,7 @@ class Node:
         self.late_until = 0
         self.unsure_until = 0
         self.stopped_until = 0
+        self.times_out_until = 0
         self.lost_after = 1 << 60
         """What would land later is lost with the process."""
         self.lands_before: dict[object, int] = {}

@@ -64,6 +64,7 @@ class Fault:
     """crash, pause, or for a time: cut off from the log, unheard (reads no heartbeats and control
     records), mute (no heartbeats), slow (reads no shards), late (appends take longer), unsure (the
     log does not answer for what clients publish), stopped (its ticks are lost, nothing else),
+    time_out (appends time out, whether the log has them or not),
     freeze (a pause in which no clock of its machine goes on), or step: the calendar is set by so
     much."""
     gateway: int | None

@@ -130,6 +130,7 @@ class World:
         for process in self.processes:
             process.cut_off_until = process.mute_until = process.slow_until = 0
             process.unheard_until = process.unsure_until = process.stopped_until = 0
+            process.times_out_until = 0
             process.thaw_by(self.now + 500)
         if not any(process.is_alive for process in self.processes):
             self.restart(0)
@@ -286,4 +287,5 @@ _UNTIL: Final = {
     "slow": "slow_until",
     "unsure": "unsure_until",
     "stopped": "stopped_until",
+    "time_out": "times_out_until",
 }
