@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.clients.granting import check_topic_filter, codes, refusal
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PAUSED_BY_SUBSCRIBE: Final = "subscribe"
+PAUSED_BY_UNSUBSCRIBE: Final = "unsubscribe"
 
 
 SHARED_KINDS: Final = ("subscriptions", "session_bytes")
@@ -312,6 +314,35 @@ class SubscribeHandler:
         """
         for topic_filter in unsubscribe.topic_filters:
             check_topic_filter(topic_filter, self._connection.protocol.protocol_level)
+        self._unsubscribe_once_known(unsubscribe, set())
+
+    def _unsubscribe_once_known(
+        self, unsubscribe: Unsubscribe, known: set[tuple[str, int]]
+    ) -> None:
+        """Unsubscribe when the log has as the client's what share groups have given it.
+
+        Their shards name it as the client's as long as it is a member. The client answers nothing
+        meanwhile, so its window bounds what it is given.
+
+        Args:
+            unsubscribe: UNSUBSCRIBE of the client.
+            known: Shared filters and packet identifiers of messages that the log has.
+        """
+        session, sender = self._session, self._session.sender
+        if session.connection is not self._connection:
+            return  # it has gone without UNSUBACK, and is still subscribed
+        for topic_filter in unsubscribe.topic_filters if session.is_stored else ():
+            given = {(topic_filter, one) for one in sender.outbox.in_flight_of(topic_filter)}
+            if not given <= known:
+                self._connection.pause_reading(PAUSED_BY_UNSUBSCRIBE)
+                again = partial(self._unsubscribe_once_known, unsubscribe, known | given)
+                sender.once_known(topic_filter, again)
+                return
+        if known:
+            self._context.loop.call_soon(self._connection.resume_reading, PAUSED_BY_UNSUBSCRIBE)
+        self._unsubscribe(unsubscribe)
+
+    def _unsubscribe(self, unsubscribe: Unsubscribe) -> None:
         reason_codes = []
         for topic_filter in unsubscribe.topic_filters:
             if topic_filter in self._session.subscriptions:

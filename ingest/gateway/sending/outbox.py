@@ -140,6 +140,14 @@ class Outbox:
         """Yield messages in flight, in the order of the first sending."""
         return self.messages.exchanges()
 
+    def in_flight_of(self, shared_filter: str) -> set[int]:
+        """Return packet identifiers of a share group's messages that the client may not have."""
+        return {
+            one.packet_id
+            for one in self.messages.exchanges()
+            if one.message is not None and one.message.shared_filter == shared_filter
+        }
+
     def take_shared(self, *, is_ended: bool, shared_filter: str = "") -> list[OutgoingMessage]:
         """Take out messages that others of the share groups, or of one, can get in its place.
 

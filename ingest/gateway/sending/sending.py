@@ -29,7 +29,7 @@ from ingest.session.client.maybe_sent import MaybeSent
 from ingest.session.client.outgoing import Offer, OutgoingMessages, SharedQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ingest.gateway.base.client import Client
     from ingest.gateway.base.outbound import OutboundMessage
@@ -538,6 +538,11 @@ class Sender:
             step.member = self.member
             step.on_given = partial(self._given, given)
         return step
+
+    def once_known(self, shared_filter: str, proceed: Callable[[], None]) -> None:
+        """Call back when the log has as the client's what a share group has given it by now."""
+        groups = self._context.groups
+        GroupStep(groups, self.tenant, shared_filter, self.progress).after_saved(proceed)
 
     def _given(self, packet_id: int) -> None:
         """Note that the shard of the group knows whose a message is."""
