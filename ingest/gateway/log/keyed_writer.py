@@ -136,6 +136,30 @@ class KeyedWriter:
         else:
             self._wait(key, number, on_taken)
 
+    def when_all_taken(self, prefix: bytes, on_taken: Callable[[], None]) -> None:
+        """Call back when the log has the present last records of all keys that begin so."""
+        keys = [key for key in self._pending if key.startswith(prefix)]
+        left = len(keys) + 1
+
+        def taken() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                on_taken()
+
+        for key in keys:
+            self.when_taken(key, taken)
+        self._run_report(taken)
+
+    def forget(self, key: bytes) -> None:
+        """Wait for the last record of a key no more: it does not count, or others write the next.
+
+        Nothing that has waited for it depends on it any more.
+        """
+        self._pending.pop(key, None)
+        for _, on_taken in self._waiting.pop(key, ()):
+            self._run_report(on_taken)
+
     def _wait(self, key: bytes, number: int, on_taken: Callable[[], None]) -> None:
         self._waiting.setdefault(key, deque()).append((number, on_taken))
 

@@ -17,6 +17,7 @@ from mqlake.log.contract import LogFull, LogWriter
 from mqlake.records.messages import SESSIONS
 from mqlake.records.progress import MarksRecord, ProgressRecord, encode_marks, encode_progress
 from mqlake.records.sessions import (
+    PROGRESS,
     SessionRecord,
     StoredSubscription,
     encode_session,
@@ -143,6 +144,14 @@ class SessionLog:
     ) -> None:
         """Write the progress of a session."""
         self._append(key, progress_key(*key), encode_progress(record), epoch, on_saved)
+
+    def after_progress(self, proceed: Callable[[], None]) -> None:
+        """Call back when the log has all progress that was written until now, or later records."""
+        self._records.when_all_taken(f"{PROGRESS}/".encode(), proceed)
+
+    def let_go(self, key: Key) -> None:
+        """Note that others have a session: records of it from here do not count."""
+        self._records.forget(progress_key(*key))
 
     def save_marks(self, shards: Iterable[int], marks: list[int], next_delivery: int) -> None:
         """Write into shards how far all settled sessions of this gateway have come."""

@@ -53,6 +53,8 @@ class SessionMarks:
         self._shards = shards
         self._saved_marks: list[int] = []
         self._marks_at = 0.0
+        # They wait for the log to have the records before them.
+        self._are_waiting = False
         # Those that wait for the gateway to come past an offset.
         self._behind: dict[ClientSession, None] = {}
         # How many sessions with progress are in each shard: only there marks mean something.
@@ -97,15 +99,25 @@ class SessionMarks:
             if self._has_come_past(session, next_offsets):
                 del self._behind[session]
         now = self._context.clock.monotonic()
-        return now - self._marks_at >= MARKS_SECONDS and self._saver.save_all()
+        is_due = now - self._marks_at >= MARKS_SECONDS and not self._are_waiting
+        return is_due and self._saver.save_all()
 
     def _write_marks(self) -> None:
-        next_offsets = self._delivered.next_offsets()
-        marks = [offset - 1 for offset in next_offsets]
+        """Write how far all have come by now, once the log has the records before.
+
+        One of these may time out: marks that passed it would lose the messages that it tells of.
+        """
+        next_offsets, next_delivery = self._delivered.next_offsets(), self._delivered.next
         shards = self._in_shards.keys() | self._share_groups.shards()
-        self._log.save_marks(shards, marks, self._delivered.next)
-        self._saved_marks = next_offsets
-        self._marks_at = self._context.clock.monotonic()
+
+        def write_marks() -> None:
+            self._are_waiting = False
+            self._log.save_marks(shards, [offset - 1 for offset in next_offsets], next_delivery)
+            self._saved_marks = next_offsets
+            self._marks_at = self._context.clock.monotonic()
+
+        self._are_waiting = True
+        self._share_groups.after_all_saved(lambda: self._log.after_progress(write_marks))
 
     def _has_come_past(self, session: ClientSession, next_offsets: Sequence[int]) -> bool:
         """Note histories and floor that deliveries have passed; return whether none is left."""

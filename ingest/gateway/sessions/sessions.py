@@ -268,6 +268,7 @@ class Sessions:
         session.sender.outbox.take_shared(is_ended=True)
         self._close_progress(session)
         self._drop_subscriptions(session, SessionState.ENDED)
+        self._log.let_go(key)
         self._share_log.let_go(key)
         if session.connection is not None:
             session.connection.close(

@@ -383,6 +383,10 @@ class ShareGroups:
                 are_written &= now >= membership.due_at and self._saver.save(membership)
         return are_written
 
+    def after_all_saved(self, proceed: Callable[[], None]) -> None:
+        """Call back when the log has the memberships as they were last written."""
+        self._log.after_memberships(proceed)
+
     def suspend(self) -> None:
         """Give nothing out until it is known which memberships are still this gateway's."""
         self._questions.ask(is_running=self._tasks is not None)
@@ -398,6 +402,7 @@ class ShareGroups:
             extra={"fields": {"filter": membership.group.topic_filter}},
         )
         membership.standing.is_lost = True
+        self._log.lose_membership(membership.standing.membership_id, membership.group)
         membership.is_open = False
         membership.give_up()
         assert membership.task is not None

@@ -21,7 +21,7 @@ from ingest.session.groups.share_records import (
     membership_key,
 )
 from mqlake.records.messages import SESSIONS
-from mqlake.records.shards import Key, Run, stamp_headers
+from mqlake.records.shards import MEMBERSHIP, Key, Run, stamp_headers
 
 if TYPE_CHECKING:
     import asyncio
@@ -110,6 +110,14 @@ class ShareLog:
             self._records.append_until_taken(key, value, self._headers, shard)
         else:
             self._records.append(key, value, self._headers, shard, on_saved)
+
+    def after_memberships(self, proceed: Callable[[], None]) -> None:
+        """Call back when the log has all memberships that were written by now, or later records."""
+        self._records.when_all_taken(f"{MEMBERSHIP}/".encode(), proceed)
+
+    def lose_membership(self, membership_id: str, group: GroupKey) -> None:
+        """Note that another gateway has settled a membership: records of it do not count."""
+        self._records.forget(key_of_membership(membership_id, group))
 
     async def leave_behind(self, record: MembershipRecord) -> None:
         """Write a membership that has left, for the messages of an absent session.

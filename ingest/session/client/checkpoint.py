@@ -18,7 +18,8 @@ packet leaves when the log has the state that it tells of:
 - *Release*: the session's last record is the one that lets others have it, so it is the last.
 - *End*: a session ends with its own tombstone, the last: while it stands, so do its parts.
 - *Marks* move the cursor of every session whose last record says that it has nothing on its way,
-  and of every membership: messages that they pass must stand in a record before them.
+  and of every membership: messages that they pass must stand in a record before them, and the log
+  must have that one, as it may time out while the marks do not.
 
 In the progress of a session with shared subscriptions messages have packet identifiers only; their
 subscriptions are in its member record, which therefore precedes it. A record of progress that

@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from itertools import count, cycle
 from typing import Any, ClassVar, TypeVar, cast
@@ -674,9 +674,30 @@ class Harness:
         self.task.cancel()
         await asyncio.wait([self.task])
 
+    @contextlib.contextmanager
+    def timing_out(self, kind: bytes) -> Iterator[list[bytes]]:
+        """Have records of `mqlake.sessions` of one kind time out: they do not reach the log.
+
+        Yields:
+            Keys of those that have, as they come.
+        """
+        append, found = self.writer.append, list[bytes]()
+
+        def time_out(log_topic: str, key: Any, *record: Any, **options: Any) -> None:
+            if log_topic != SESSIONS or not key.startswith(kind + b"/"):
+                append(log_topic, key, *record, **options)
+                return
+            found.append(key)
+            error = LogError("timed out", definite=False)
+            asyncio.get_running_loop().call_soon(record[2], -1, -1, error)
+
+        with patch.object(self.writer, "append", time_out):
+            yield found
+
     async def saved(self) -> None:
         """Wait until the log has all that the gateway knows of its sessions, events included."""
         self.gateway.context.events.flush()
+        await until(lambda: not self.writer.queued())  # earlier marks may wait for that
         with patch.object(session_marks, "MARKS_SECONDS", float("-inf")):  # they are due
             self.gateway.sessions.marks.save()
         for connection in self.connections():

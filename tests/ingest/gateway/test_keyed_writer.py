@@ -94,3 +94,31 @@ async def test_who_waits_hears_nothing_of_a_record_that_the_log_refuses(error: L
     one.write()
     one.log.answer(0)
     assert one.heard == [0, 1]
+
+
+async def test_who_waits_for_all_hears_when_the_log_has_the_last_of_each() -> None:
+    one = Waiter()
+    for key in (KEY, OTHER, KEY):
+        one.write(key)
+    one.writer.when_all_taken(b"k", lambda: one.heard.append(10))
+    one.writer.when_all_taken(b"none", lambda: one.heard.append(11))
+    assert one.heard == [11]
+    one.write()
+    one.log.answer(1)
+    one.log.answer(0)
+    one.log.answer(2, TIMED_OUT)
+    assert 10 not in one.heard
+    one.log.answer(3)
+    assert one.heard[-2:] == [10, 3]
+
+
+async def test_nobody_waits_for_a_record_that_does_not_count() -> None:
+    one = Waiter()
+    one.write()
+    one.log.answer(0, TIMED_OUT)
+    one.writer.when_all_taken(KEY, lambda: one.heard.append(10))
+    one.writer.forget(KEY)
+    assert 10 in one.heard
+    assert one.writer.is_saved
+    one.writer.when_all_taken(KEY, lambda: one.heard.append(11))
+    assert 11 in one.heard

@@ -24,6 +24,7 @@ from mqlake.errors import LogError
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter
 from mqlake.records.messages import SESSIONS
 from mqlake.records.progress import ProgressRecord, decode_marks, decode_progress
+from mqlake.records.sessions import PROGRESS
 from mqlake.records.shards import Run
 from tests.ingest.gateway.harness import Client, new_log, running_gateway, turns, until
 from tests.ingest.gateway.test_survival import publish, resume, site
@@ -383,6 +384,42 @@ async def test_marks_pass_no_message_that_no_record_tells_of(qos: int) -> None:
         async with running_gateway(log=log, router=router) as harness:
             client, _ = await resume(harness)
             assert await client.payloads(1) == [b"1"]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_marks_pass_no_message_whose_record_has_timed_out(qos: int) -> None:
+    async with site() as (log, router):
+        async with running_gateway(log=log, router=router) as harness:
+            client, _ = await resume(harness)
+            await client.subscribe("a/b", qos)
+            publisher = await Client.connect(harness.port, "publisher")
+            await harness.saved()
+            with harness.timing_out(PROGRESS.encode()) as timed_out:
+                await publisher.publish("a/b", b"1", qos)
+                await harness.delivered()
+                await harness.saved()
+                assert timed_out
+                await harness.kill()
+        async with running_gateway(log=log, router=router) as harness:
+            client, _ = await resume(harness)
+            assert await client.payloads(1) == [b"1"]
+
+
+async def test_marks_go_on_when_the_log_has_what_has_timed_out() -> None:
+    async with running_gateway() as harness:
+        log = harness.log
+        client, _ = await resume(harness)
+        await client.subscribe("a/b", 1)
+        await harness.saved()
+        with harness.timing_out(PROGRESS.encode()) as timed_out:
+            await publish(harness, b"1")
+            await client.message()
+            await harness.delivered()
+            await harness.saved()
+            before = marks_of(log)
+            assert timed_out
+            assert before != harness.gateway.delivered.next_offsets()
+        await until(lambda: marks_of(log) == harness.gateway.delivered.next_offsets())
 
 
 async def test_marks_pass_no_message_that_came_when_the_client_had_just_gone() -> None:

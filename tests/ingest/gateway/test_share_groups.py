@@ -297,6 +297,24 @@ async def test_what_a_dead_gateway_was_given_reaches_another_member() -> None:
         assert [one.gateway for one in memberships(second)] == [SECOND]
 
 
+async def test_marks_pass_no_message_of_a_membership_whose_record_has_timed_out() -> None:
+    async with two_gateways_in_time() as (first, second, clock):
+        await member(first, "a")
+        survivor = await member(second, "b")
+        await first.saved()
+        with first.timing_out(MEMBERSHIP.encode()) as timed_out:
+            sent = await publish(second, 40)
+            await first.delivered()
+            await first.saved()
+            assert timed_out
+            await first.kill()
+        found = [one.payload for one in await drain(survivor)]
+        assert 0 < len(found) < 40
+        await die_out(clock, second)
+        found += await collect(40 - len(found), survivor)
+        assert sorted(found) == sorted(sent)
+
+
 @pytest.mark.parametrize(("qos", "kept"), [(1, 0), (2, 0), (2, 6)])
 async def test_what_a_dead_gateway_was_given_is_not_lost_with_its_deliveries(
     qos: int, kept: int
