@@ -1,8 +1,8 @@
 """Gaps of share groups, read for all that wait at once.
 
 Other sites hand messages to groups here that are no messages for anybody else, and bring others
-that groups elsewhere have been given. The table has none of the first, and cannot tell the second:
-where there are sites, it is read only for what the log does not have any more.
+that groups elsewhere have been given. The table has none of the first, and of the second only their
+origin tells: where there are sites, it is read only for what the log does not have any more.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from ingest.gateway.base.drops import DropReason
 from ingest.gateway.history.gaps import Gap
 from ingest.session.client.catch_up import UNBOUNDED, Missed
 from mqlake.errors import LogError
+from mqlake.records.messages import FLAG_UNSHARED, HEADER_ORIGIN
 from mqlake.records.offsets import at, latest
+from mqlake.records.versions import HEADER_MQTT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ingest.gateway.base.context import Context
-    from ingest.gateway.history.catching_up import CatchingUp
+    from ingest.gateway.history.catching_up import CatchingUp, Take
     from ingest.gateway.history.gaps import Absent, Gaps
     from ingest.gateway.log.ends import Ends
+    from mqlake.records.messages import LogRecord
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +52,7 @@ class ShareGaps:
 
     def __init__(self, context: Context, catching_up: CatchingUp, gaps: Gaps, ends: Ends) -> None:
         self._drops = context.drops
+        self._site = context.origin.encode().partition(b"/")[0] + b"/"
         self._catching_up = catching_up
         self._gaps = gaps
         self._ends = ends
@@ -101,7 +105,7 @@ class ShareGaps:
         for gap in gaps:
             until = [min(end, at(begin, one)) for one, end in enumerate(gap.missed.ends)]
             gap.missed = Missed(gap.missed.cursor, latest(until, gap.missed.cursor), 0)
-        await self._catching_up.read(gaps, self._gaps.taker)
+        await self._catching_up.read(gaps, self._taker)
         for gap, end in ends.items():
             gap.missed.ends = end
             self._drops.add(DropReason.UNREADABLE, gap.tenant, gap.client_id, "", 1)
@@ -109,6 +113,24 @@ class ShareGaps:
             "what other sites have handed to share groups is not in the table",
             extra={"fields": {"log_begins": begin, "groups": len(gaps)}},
         )
+
+    def _taker(self, gaps: Sequence[Gap]) -> Take:
+        """Return a function that delivers rows of the table, those of other sites to no group."""
+        take = self._gaps.taker(gaps)
+
+        async def take_marked(records: list[LogRecord]) -> None:
+            await take([self._marked(record) for record in records])
+
+        return take_marked
+
+    def _marked(self, record: LogRecord) -> LogRecord:
+        """Return a record with the flag that it had in the log if another site has brought it."""
+        headers = dict(record.headers)
+        mqtt = headers.get(HEADER_MQTT, b"")
+        if headers.get(HEADER_ORIGIN, self._site).startswith(self._site) or len(mqtt) != 3:
+            return record
+        headers[HEADER_MQTT] = bytes((*mqtt[:2], mqtt[2] | FLAG_UNSHARED))
+        return record._replace(headers=list(headers.items()))
 
 
 def _begins_before(missed: Missed, begin: list[int]) -> bool:
