@@ -213,6 +213,7 @@ def test_retained_messages_are_printed(served: Api) -> None:
 
 
 def test_a_drain_is_asked_for_and_awaited(served: Api) -> None:
+    served.hear("gateway-1", state="serving")
     assert run(served, "drain", "gateway-1") == "gateway-1 was asked to let clients go\n"
     served.hear("gateway-1", state="drained")
     assert run(served, "drain", "gateway-1", "--wait") == "gateway-1 is drained\n"

@@ -187,7 +187,7 @@ class Gateway:
 
     def _make_peers(self, host: Host, records: int) -> None:
         """Make the parts that know other gateways, and what they all have."""
-        settings, clock = self.settings, self.context.clock
+        settings, clock, shards = self.settings, self.context.clock, self.partitions.retained
         self.peers = Peers(
             HeartbeatLog(self.writer, self.spare, self.log.open_reader()),
             self.me,
@@ -201,7 +201,6 @@ class Gateway:
         self.delivered = Delivered(self.partitions.inbound)
         self.subscriptions: Subscriptions[Sender] = Subscriptions(settings.share_strategy)
         self.database = Database(settings.store_dir)
-        shards = self.partitions.retained
         self.kept = open_kept(settings.store_dir, settings.name, shards, boot_id())
         self.retained = Retained(self.kept, shards, clock)
         self.lake = None if settings.lake_dir is None else LakeReader(settings.lake_dir)

@@ -52,7 +52,7 @@ class Outlook(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Member:
+class KnownMember:
     epoch: int
     """Epoch of the session."""
     record: MemberRecord | None
@@ -82,7 +82,7 @@ class _Group:
     """Outlook of memberships that join, as soon as it is clear; once sent it does not change."""
     awaited: dict[str, list[str]] = field(default_factory=dict)
     """By membership whose route is to go: those that began, or begin, beside it."""
-    members: dict[str, _Member] = field(default_factory=dict)
+    members: dict[str, KnownMember] = field(default_factory=dict)
     """Sessions that outlive their connections, by client."""
     unsent: dict[str, MembershipRecord] = field(default_factory=dict)
     """Memberships to be written, by name: of messages that sessions that moved did not know."""
@@ -295,7 +295,7 @@ class GroupTable:
         self,
         group_key: GroupKey,
         client_id: str,
-        before: _Member,
+        before: KnownMember,
         record: MemberRecord | None,
         at_ms: int,
     ) -> None:
@@ -380,19 +380,19 @@ class GroupTable:
 
 
 def _member(
-    known: _Member | None, stamp: Stamp, record: MemberRecord | None, at_ms: int
-) -> _Member:
+    known: KnownMember | None, stamp: Stamp, record: MemberRecord | None, at_ms: int
+) -> KnownMember:
     epoch = stamp.epoch
     if known is None or known.record is None or record is None:
-        return _Member(epoch, record, stamp.by)
+        return KnownMember(epoch, record, stamp.by)
     if epoch == known.epoch:
         # An owner writes it again in its own name.
-        return _Member(epoch, record, known.incarnation, known.before, known.moved_at_ms)
+        return KnownMember(epoch, record, known.incarnation, known.before, known.moved_at_ms)
     unsent = set(known.record.unknown_to(record))
     before = {(one, known.incarnation if one in unsent else "") for one in known.record.in_flight}
     if at_ms - known.moved_at_ms < FENCE_MS:
         before |= known.before
-    return _Member(epoch, record, stamp.by, frozenset(before), at_ms)
+    return KnownMember(epoch, record, stamp.by, frozenset(before), at_ms)
 
 
 def _note_given_back(group: _Group, left: MembershipRecord, incarnation: str) -> None:

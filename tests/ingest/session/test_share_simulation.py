@@ -290,12 +290,12 @@ def leave_to_nobody_what_was_not_sent(patch: Patch) -> None:
 
 def leave_to_the_session_what_was_given_back(patch: Patch) -> None:
     """What it was not sent counts as its own, whoever has got it meanwhile."""
-    in_flight = share_table._Member.in_flight
+    in_flight = share_table.KnownMember.in_flight
 
     def with_all(member: Any, _: str) -> set[Any]:
         return in_flight(member, "").union(position for position, _ in member.before)
 
-    patch.setattr(share_table._Member, "in_flight", with_all)
+    patch.setattr(share_table.KnownMember, "in_flight", with_all)
 
 
 def settle_what_is_in_flight(patch: Patch) -> None:
