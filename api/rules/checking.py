@@ -7,6 +7,7 @@ from api.rules.trial import constant_conditions
 from api.spark.connect import EvaluationError, SparkConnect
 from mqlake.errors import InvalidTopic, OperationalError
 from mqlake.records.references import Columns
+from mqlake.records.tenants import DEFAULT_TENANT
 from mqlake.topics.matching import filter_matches
 from mqlake.topics.names import is_system, validate_topic_name
 from rules.actions import check_actions
@@ -57,7 +58,12 @@ def check(body: RuleBody, schemas: Schemas, references: Mapping[str, Columns]) -
     return rule
 
 
-def warnings(rule: CompiledRule, actions: Sequence[ActionSpec], spark: SparkConnect) -> list[str]:
+def warnings(
+    rule: CompiledRule,
+    actions: Sequence[ActionSpec],
+    spark: SparkConnect,
+    tenant: str = DEFAULT_TENANT,
+) -> list[str]:
     """Return warnings of things that are allowed and probably not meant."""
     found = []
     if not actions:
@@ -80,7 +86,7 @@ def warnings(rule: CompiledRule, actions: Sequence[ActionSpec], spark: SparkConn
             "crash or over history, it gives something else"
         )
     found += _loops(rule, actions)
-    found += _constants(rule, spark)
+    found += _constants(rule, spark, tenant)
     return found
 
 
@@ -124,11 +130,11 @@ def _loops(rule: CompiledRule, actions: Sequence[ActionSpec]) -> list[str]:
     return found
 
 
-def _constants(rule: CompiledRule, spark: SparkConnect) -> list[str]:
+def _constants(rule: CompiledRule, spark: SparkConnect, tenant: str) -> list[str]:
     try:
         return [
             f"the condition {text!r} is never true: the rule never gives an output"
-            for text in constant_conditions(rule, spark)
+            for text in constant_conditions(rule, spark, tenant)
         ]
     except (EvaluationError, OperationalError):  # an ill-made condition fails when it is evaluated
         return []

@@ -76,13 +76,14 @@ def try_rule(
     if rule.plan is not None:
         return _try_plan(rule, rule.plan, sample, spark, tenant)
     try:
-        (row,) = spark.rows(_query(f"{rule.expression} AS outputs", sample), TIMEOUT_SECONDS)
+        query = _query(f"{rule.expression} AS outputs", sample)
+        (row,) = spark.rows(query, TIMEOUT_SECONDS, tenant=tenant)
     except EvaluationError as exc:
         return Outcome(error=str(exc))
     outputs = tuple(json.loads(one) for one in row["outputs"] or ())
     if outputs:
         return Outcome(outputs)
-    return Outcome(reason=_reason(rule, sample, spark))
+    return Outcome(reason=_reason(rule, sample, spark, tenant))
 
 
 def _try_plan(
@@ -100,10 +101,12 @@ def _try_plan(
             row["found"]
             for stream in concerned
             for row in spark.rows(
-                _query(f"{plans.unguarded(stream)} AS found", sample), TIMEOUT_SECONDS
+                _query(f"{plans.unguarded(stream)} AS found", sample),
+                TIMEOUT_SECONDS,
+                tenant=tenant,
             )
         ]
-        rows = spark.rows(plans.rows(plan, sources, tenant), TIMEOUT_SECONDS)
+        rows = spark.rows(plans.rows(plan, sources, tenant), TIMEOUT_SECONDS, tenant=tenant)
     except EvaluationError as exc:
         return Outcome(error=str(exc))
     outputs = tuple(json.loads(row["row"]) for row in rows if row["row"] is not None)
@@ -115,10 +118,10 @@ def _try_plan(
         return Outcome(
             reason=Reason("the message is taken in, but gives no output before others come")
         )
-    return Outcome(reason=_reason(rule, sample, spark))
+    return Outcome(reason=_reason(rule, sample, spark, tenant))
 
 
-def constant_conditions(rule: CompiledRule, spark: SparkConnect) -> list[str]:
+def constant_conditions(rule: CompiledRule, spark: SparkConnect, tenant: str) -> list[str]:
     """Return the conditions that read nothing of a message and are not true.
 
     Raises:
@@ -129,11 +132,11 @@ def constant_conditions(rule: CompiledRule, spark: SparkConnect) -> list[str]:
     if not constant or not rule.deterministic:
         return []
     wanted = ", ".join(f"{one.expression} AS c{at}" for at, one in enumerate(constant))
-    (row,) = spark.rows(_query(wanted, Sample("", {})), TIMEOUT_SECONDS)
+    (row,) = spark.rows(_query(wanted, Sample("", {})), TIMEOUT_SECONDS, tenant=tenant)
     return [one.text for at, one in enumerate(constant) if row[f"c{at}"] is not True]
 
 
-def _reason(rule: CompiledRule, sample: Sample, spark: SparkConnect) -> Reason:
+def _reason(rule: CompiledRule, sample: Sample, spark: SparkConnect, tenant: str) -> Reason:
     """Find the first condition that is not true; fields are asked in the same query."""
     if not rule.conditions:
         return Reason(
@@ -146,7 +149,7 @@ def _reason(rule: CompiledRule, sample: Sample, spark: SparkConnect) -> Reason:
     fields = {read.name: read for one in rule.conditions for read in one.fields}
     wanted += [f"{_value(read)} AS f{at}" for at, read in enumerate(fields.values())]
     wanted.append("payload IS NOT NULL AND payload_json IS NULL AS opaque")
-    (row,) = spark.rows(_query(", ".join(wanted), sample), TIMEOUT_SECONDS)
+    (row,) = spark.rows(_query(", ".join(wanted), sample), TIMEOUT_SECONDS, tenant=tenant)
     values = {name: _read_value(row[f"f{at}"]) for at, name in enumerate(fields) if row[f"f{at}"]}
     for at, condition in enumerate(rule.conditions):
         said = row[f"c{at}"]

@@ -5,6 +5,7 @@ The client library takes seconds to load and 100 MB of memory: so this waits for
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -15,6 +16,7 @@ from api.relations.catalog import is_to_be_made, made_by
 from api.spark.kept_sessions import KeptSessions
 from mqlake.errors import MqlakeError, OperationalError
 from mqlake.processes.query_application import NotReady, QueryApplication, Unwanted, Use
+from mqlake.records.tenants import DEFAULT_TENANT
 from rules.sql.confined import FUNCTIONS_OPTION, Confined, listed, own
 from rules.sql.functions import RULE_FUNCTIONS
 
@@ -34,6 +36,8 @@ JOB_START_SECONDS: Final = 120.0
 MOST_ASKING: Final = 10
 """Short questions that are asked or wait for their turn: each keeps one of the forty threads that
 all requests share."""
+MOST_ASKING_OF_ONE: Final = 4
+"""The same for one tenant."""
 GRACE_SECONDS: Final = 60.0
 """That a query may take to end when it is interrupted; then Spark is ended, for all. Not less:
 one that gets little of busy processors would be ended before it is warm, each time."""
@@ -328,7 +332,8 @@ class SparkConnect:
         self._token_file = data_dir / TOKEN_FILE
         self._tables = data_dir.absolute() / "tables"
         self._application = QueryApplication(data_dir)
-        self._places = threading.BoundedSemaphore(MOST_ASKING)
+        self._asking = Counter[str]()
+        self._places = threading.Lock()
         self._lock = threading.Lock()
         # After an error of an expression a session is as it was.
         self._kept = KeptSessions(
@@ -402,22 +407,47 @@ class SparkConnect:
             raise
         return spark
 
-    def rows(self, query: Statement, timeout_seconds: float = QUERY_TIMEOUT_SECONDS) -> list[Row]:
+    def rows(
+        self,
+        query: Statement,
+        timeout_seconds: float = QUERY_TIMEOUT_SECONDS,
+        *,
+        tenant: str = DEFAULT_TENANT,
+    ) -> list[Row]:
         """Ask in the session that is kept; it is opened again when Spark was away.
+
+        Args:
+            query: The question.
+            timeout_seconds: After that it is interrupted.
+            tenant: Tenant of whoever asks.
 
         Raises:
             EvaluationError: An expression failed.
             SparkAway: Spark does not answer, or not in time.
-            SparkBusy: Too many wait for their turn.
+            SparkBusy: Too many wait for their turn, of the tenant or of all.
         """
-        if not self._places.acquire(blocking=False):
-            raise SparkBusy("too many ask Spark at the moment: try again later")
+        with (
+            self._place(tenant),
+            self.use() as use,
+            self._lock,
+            self._kept.lend(use) as session,
+        ):
+            # Once: a query that has ended Spark, or took too long, would do so again.
+            return session.rows(query, timeout_seconds)
+
+    @contextmanager
+    def _place(self, tenant: str) -> Iterator[None]:
+        """Count a question for the length of a `with` block."""
+        with self._places:
+            is_full = self._asking.total() >= MOST_ASKING
+            if is_full or self._asking[tenant] >= MOST_ASKING_OF_ONE:
+                raise SparkBusy("too many ask Spark at the moment: try again later")
+            self._asking[tenant] += 1
         try:
-            with self.use() as use, self._lock, self._kept.lend(use) as session:
-                # Once: a query that has ended Spark, or took too long, would do so again.
-                return session.rows(query, timeout_seconds)
+            yield
         finally:
-            self._places.release()
+            with self._places:
+                self._asking -= Counter((tenant,))
 
     def close(self) -> None:
         with self._lock:

@@ -32,6 +32,9 @@ class TraceTables:
         self._whose = tenant
         self._tenant = f"tenant = {history.text(tenant)}"
 
+    def _rows(self, query: str) -> list[Row]:
+        return self._connect.rows(query, tenant=self._whose)
+
     def message(self, message_id: str, at_ms: int) -> Row | None:
         """Return the row of a message.
 
@@ -39,7 +42,7 @@ class TraceTables:
             message_id: 32 hexadecimal digits.
             at_ms: The time in it.
         """
-        rows = self._connect.rows(
+        rows = self._rows(
             "SELECT topic, octet_length(payload) AS payload_bytes, qos, retain, client_id,"  # noqa: S608
             " username, origin, unix_millis(ts) AS at_ms, log_partition, log_offset"
             f" FROM {MESSAGES.name} WHERE {self._tenant} AND id = '{message_id}'"
@@ -63,7 +66,7 @@ class TraceTables:
         """
         before = f"ts <= timestamp_millis({at_ms:d})"
         clients = f"SELECT DISTINCT client_id FROM held ORDER BY client_id LIMIT {MOST_CLIENTS:d}"  # noqa: S608
-        rows = self._connect.rows(
+        rows = self._rows(
             f"WITH held AS ({self._held(topic, client_id, before)})"  # noqa: S608
             f" SELECT log_offset, fields FROM held WHERE client_id IN ({clients})"
             f" UNION ALL ({self._coming(clients, before)})"
@@ -118,7 +121,7 @@ class TraceTables:
 
     def drops(self, topic: str, at_ms: int) -> list[Row]:
         """Return clients' drops of the topic since, the earliest first."""
-        return self._connect.rows(
+        return self._rows(
             "SELECT client_id, reason, qos, count, gateway, unix_millis(ts) AS at_ms, log_offset"  # noqa: S608
             f" FROM {DROPS.name} WHERE {self._tenant}"
             f" AND (topic = {history.text(topic)} OR topic = '')"
@@ -127,7 +130,7 @@ class TraceTables:
 
     def letters(self, log_topic: str, partition: int, offset: int) -> list[Row]:
         """Return the dead letters of a message."""
-        return self._connect.rows(
+        return self._rows(
             "SELECT rule, rule_version, stage, action, error, index, source,"  # noqa: S608
             f" unix_millis(ts) AS at_ms FROM {DEAD_LETTERS.name} WHERE {self._tenant}"
             f" AND source = {history.text(log_topic)} AND log_partition = {partition:d}"
@@ -136,7 +139,7 @@ class TraceTables:
 
     def table_rows(self, table: str, position: str) -> list[Any]:
         """Return the identifiers of a rule table's rows that come of a message."""
-        rows = self._connect.rows(
+        rows = self._rows(
             f"SELECT output_id FROM `{rule_table(self._whose, table)}`"  # noqa: S608
             f" WHERE {self._tenant}"
             f" AND contains(output_id, {history.text(position)}) LIMIT {MOST_ROWS:d}"

@@ -75,7 +75,7 @@ def test_answers_about_retained_messages_say_it_also_where_there_is_none(api: Ap
 class NoLetters:
     """In the place of Spark."""
 
-    def rows(self, _query: str, _seconds: float) -> list[Any]:
+    def rows(self, _query: str, _seconds: float, **_more: object) -> list[Any]:
         return []
 
 

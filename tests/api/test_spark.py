@@ -16,6 +16,7 @@ from pyspark.errors.exceptions.connect import AnalysisException
 
 from api.spark.connect import (
     MOST_ASKING,
+    MOST_ASKING_OF_ONE,
     OPEN_SECONDS,
     QUERY_TIMEOUT_SECONDS,
     Cancelled,
@@ -250,18 +251,25 @@ class StartingSpark(SparkConnect):
 
 
 def test_few_requests_wait_for_the_session_that_is_kept(tmp_path: Path) -> None:
+    """Few of one tenant: others have their turn soon."""
     spark = StartingSpark(tmp_path)
+    tenants = [f"t{number // MOST_ASKING_OF_ONE}" for number in range(MOST_ASKING)]
     with ThreadPoolExecutor(MOST_ASKING) as callers:
-        answers = [callers.submit(spark.rows, "SELECT 1") for _ in range(MOST_ASKING)]
+        answers = [callers.submit(spark.rows, "SELECT 1", tenant=one) for one in tenants[:-1]]
         try:
             for _ in answers:
                 assert spark.asked.acquire(timeout=60)
             with pytest.raises(SparkBusy, match="try again later"):
-                spark.rows("SELECT 1")
+                spark.rows("SELECT 1", tenant="t0")
+            answers.append(callers.submit(spark.rows, "SELECT 1", tenant="t9"))
+            assert spark.asked.acquire(timeout=60)
+            with pytest.raises(SparkBusy, match="try again later"):
+                spark.rows("SELECT 1", tenant="t10")
         finally:
             spark.may_fail.set()
         for one in answers:
             with pytest.raises(SparkAway, match="not started"):
                 one.result(60)
-    with pytest.raises(SparkAway, match="not started"):
-        spark.rows("SELECT 1")
+    for _ in range(MOST_ASKING):
+        with pytest.raises(SparkAway, match="not started"):
+            spark.rows("SELECT 1", tenant="t0")

@@ -94,7 +94,7 @@ def get_dead_letters(
                 HTTPStatus.UNPROCESSABLE_ENTITY, "the cursor is not one that a page before gave"
             )
     until = completed.until((DEAD_LETTERS.name,))
-    rows = connect.rows(list_query(wanted, after, limit + 1), QUERY_SECONDS)
+    rows = connect.rows(list_query(wanted, after, limit + 1), QUERY_SECONDS, tenant=tenant)
     page = rows[:limit]
     response.headers.update(completeness.headers(until))
     return DeadLetterPage(

@@ -160,7 +160,7 @@ def post_validate(
         errors.append(view_problem(exc))
     else:
         view = CompiledView(**view_compiled(rule))
-        said = warnings(rule, asked.actions, connect)
+        said = warnings(rule, asked.actions, connect, tenant)
     try:
         check_actions(asked.actions)
     except RuleError as exc:

@@ -324,7 +324,7 @@ def test_rows_of_a_rule_are_looked_for_in_the_tenants_table() -> None:
     asked: list[str] = []
 
     class Connect:
-        def rows(self, query: str) -> list[dict[str, str]]:
+        def rows(self, query: str, **_more: object) -> list[dict[str, str]]:
             asked.append(query)
             return [{"output_id": "hot/1/i:0:1:0"}]
 
