@@ -13,6 +13,7 @@ from api.replay.rows import MessageLimits, read_row, read_rows
 from api.spark.connect import Row, SparkConnect, Statement
 from api.sql.running import QueryLimits, QueryRunner
 from api.tracing.tables import TraceTables
+from mqlake.records.tenants import DEFAULT_TENANT
 from streaming.settings.lake import LakeSettings
 from streaming.tables.tables import create_tables
 from tests.api.sql.for_spark import NoFiles
@@ -38,8 +39,10 @@ def event(offset: int, name: str, at_ms: int, client_id: str, **fields: Any) -> 
 class _Patient(SparkConnect):
     """Waits longer than a trace does: each kind of query takes many times as long at first."""
 
-    def rows(self, query: Statement, timeout_seconds: float = 120.0) -> list[Row]:
-        return super().rows(query, timeout_seconds)
+    def rows(
+        self, query: Statement, timeout_seconds: float = 120.0, *, tenant: str = DEFAULT_TENANT
+    ) -> list[Row]:
+        return super().rows(query, timeout_seconds, tenant=tenant)
 
 
 @pytest.fixture(scope="module")
