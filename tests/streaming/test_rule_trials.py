@@ -23,7 +23,13 @@ from api.rules.materialised import Entry
 from api.rules.plan_dry_run import plan_dry_run
 from api.rules.samples import InvalidContext, make_sample
 from api.rules.trial import Outcome, try_rule
-from api.spark.connect import Cancelled, EvaluationError, SparkAway, SparkConnect
+from api.spark.connect import (
+    MOST_ASKING_OF_ONE,
+    Cancelled,
+    EvaluationError,
+    SparkAway,
+    SparkConnect,
+)
 from launcher.testing.systems import await_condition
 from mqlake.clock import SystemClock
 from mqlake.records.messages import DEAD_LETTERS, INBOUND
@@ -637,13 +643,13 @@ def test_threads_ask_one_after_the_other(connect: SparkConnect) -> None:
     found: list[Any] = []
     threads = [
         threading.Thread(target=lambda at=number: found.append(connect.rows(f"SELECT {at} AS n")))
-        for number in range(5)
+        for number in range(MOST_ASKING_OF_ONE)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert sorted(rows[0]["n"] for rows in found) == list(range(5))
+    assert sorted(rows[0]["n"] for rows in found) == list(range(MOST_ASKING_OF_ONE))
 
 
 def test_without_a_query_application_that_is_said(tmp_path: Path) -> None:
