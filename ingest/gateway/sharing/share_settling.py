@@ -168,7 +168,8 @@ class ShareSettler:
                 if source is None:
                     continue
                 partition = source.partition
-                oldest[partition] = min(source.offset, oldest.get(partition, source.offset))
+                # The first one: what the router repeats behind it says nothing of what is gone.
+                oldest.setdefault(partition, source.offset)
                 barrier = _barrier(record)
                 if barrier is not None:
                     if barrier.incarnation == ours and barrier.round == number:

@@ -343,6 +343,30 @@ async def test_what_a_dead_gateway_was_given_is_not_lost_with_its_deliveries(
         assert first.counters.dropped_unreadable == second.counters.dropped_unreadable == 0
 
 
+async def test_what_is_gone_of_deliveries_that_the_router_repeats_is_not_lost() -> None:
+    """Of those that it repeats the log has the last of the first time."""
+    async with two_gateways_in_time() as (first, second, clock):
+        await member(first, "a", 2)
+        survivor = await member(second, "b", 2)
+        await first.saved()
+        await kill(first)
+        first.host.hide()
+        for _ in range(4):  # until the shards of the dead gateway are the other's
+            await seconds_pass(clock, second)
+        sent = await publish(second, 80, 2)
+        log, log_topic = first.log, delivery_topic(FIRST)
+        await second.delivered()
+        again = log.records(log_topic)[-20:]
+        for one in again:
+            log.store(log_topic, one.key or b"", one.value, one.headers, one.timestamp_ms, 0)
+        log.remove_before(log_topic, 0, log.partitions(log_topic)[0].end - len(again) - 1)
+        await die_out(clock, second)
+        found: list[bytes] = []
+        await take_all(sent, found, survivor)
+        assert Counter(found) == Counter(sent)
+        assert await take(survivor) == []
+
+
 @pytest.mark.parametrize("qos", [1, 2])
 async def test_where_nobody_knows_who_was_given_a_message_it_comes_again_or_is_told(
     qos: int, caplog: pytest.LogCaptureFixture
