@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ingest.gateway.sending.sender_context import OutgoingMessage
     from ingest.gateway.settings.gateway import GatewaySettings
     from ingest.session.client.outgoing import Exchange, OutgoingMessages
+    from ingest.session.groups.share_records import MembershipRecord
 
 
 QUEUED_BYTES: Final = 1024
@@ -105,6 +106,27 @@ class Outbox:
         """Note that the shard of the group knows whose a message is."""
         assert self._giving is not None
         self._giving.pop(packet_id, None)
+
+    def leave_to_others(self, shared_filter: str, left: MembershipRecord) -> list[int]:
+        """Forget what a share group was to give to the client, and others have got.
+
+        Args:
+            shared_filter: Shared filter of the group.
+            left: The membership that was to give it, as its owner had it leave.
+
+        Returns:
+            Packet identifiers of these messages.
+        """
+        messages = self.messages
+        given = [(one, messages.message(one)) for one in self.giving]
+        packet_ids = [
+            packet_id
+            for packet_id, one in given
+            if one is not None and one.shared_filter == shared_filter and left.has(*one.position)
+        ]
+        for packet_id in packet_ids:
+            messages.abandon(packet_id)
+        return packet_ids
 
     def member_records(
         self, shared_filters: Iterable[str], known_packet_id: int | None

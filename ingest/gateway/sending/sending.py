@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ingest.gateway.sending.progress import SessionProgress
     from ingest.gateway.sending.sender_context import SenderContext
     from ingest.session.client.checkpoint import Saved
-    from ingest.session.groups.share_records import GroupKey
+    from ingest.session.groups.share_records import GroupKey, MembershipRecord
     from ingest.session.subscriptions import Copy
     from mqlake.records.progress import RetainedScan
     from mqlake.rights.compiled import ClientRights
@@ -75,6 +75,7 @@ class Sender:
         "_connection",
         "_context",
         "_counters",
+        "_giving",
         "_has_shared",
         "_level",
         "_max_aliases",
@@ -131,6 +132,8 @@ class Sender:
         # Made when first needed: most sessions share nothing.
         self.groups: dict[GroupKey, None] | None = None
         self._has_shared = False
+        # Packets of messages that share groups are giving to the client. Made when first needed.
+        self._giving: dict[int, bytes] | None = None
         self.member: GroupMember | None = None
         # Packets of this connection. Made when first needed: most sessions never do.
         self._save_queue: SaveQueue[bytes] | None = None
@@ -520,6 +523,9 @@ class Sender:
         """
         assert self._connection is not None
         saved = self._saved_by(shared_filter, given) if after_saved else None
+        if given:
+            self._giving = self._giving or {}
+            self._giving[given] = data
         if saved is None and self._save_queue is None:
             self._connection.write(data)
             return
@@ -548,8 +554,22 @@ class Sender:
         """Note that the shard of the group knows whose a message is."""
         outbox, member = self.outbox, self.member
         outbox.given(packet_id)
+        if self._giving is not None:
+            self._giving.pop(packet_id, None)
         if self._connection is None and not outbox.giving and member is not None:
             member.stored()
+
+    def leave_to_others(self, shared_filter: str, left: MembershipRecord) -> None:
+        """Do not send what a share group was to give to the client, and others have got."""
+        packet_ids = self.outbox.leave_to_others(shared_filter, left)
+        for packet_id in packet_ids:
+            if self._save_queue is not None and self._giving is not None:
+                self._save_queue.drop(self._giving[packet_id])
+            self._given(packet_id)
+        if packet_ids and self.progress is not None and self.member is not None:
+            self.progress.touch()
+            # Before any record of the next membership, which may give it the same messages.
+            self.member.save_member(lambda: None)
 
     def _alias(self, topic_name: str) -> tuple[int, bool]:
         """Return the alias for a topic, 0 without one, and whether the client knows it already.

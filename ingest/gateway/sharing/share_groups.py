@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.sharing.share_membership import NOT_KNOWN, ShareMembership
@@ -321,8 +322,12 @@ class ShareGroups:
                 "share membership taken over",
                 extra={"fields": {"filter": membership.group.topic_filter, "from": left.gateway}},
             )
-            self._saver.save(membership)
-            self._reader.read(membership)
+            self._saver.after_saved(membership, partial(self._end_taking, membership), None)
+
+    def _end_taking(self, membership: ShareMembership) -> None:
+        membership.standing.taking -= 1
+        if membership.standing.state is MembershipState.LIVE:
+            self._open(membership)
 
     def _note_taken_over(self, membership: ShareMembership, value: dict[str, Any]) -> None:
         membership.standing.forget_taken_over(value["parts"])
@@ -395,7 +400,7 @@ class ShareGroups:
         """Run waiting reports of the log, as far as this gateway's memberships are known."""
         self._log.confirmed()
 
-    def _lose(self, membership: ShareMembership, _value: dict[str, Any]) -> None:
+    def _lose(self, membership: ShareMembership, value: dict[str, Any]) -> None:
         """Begin again: another gateway took this one for dead, and others have its messages."""
         logger.warning(
             "this gateway's membership in a share group was settled by another gateway",
@@ -404,7 +409,12 @@ class ShareGroups:
         membership.standing.is_lost = True
         self._log.lose_membership(membership.standing.membership_id, membership.group)
         membership.is_open = False
-        membership.give_up()
+        record = value.get("record")
+        membership.give_up(
+            None
+            if record is None
+            else decode_membership(value["part"], membership.group, _dump(record))
+        )
         assert membership.task is not None
         membership.task.cancel()
         del self.memberships[membership.group]

@@ -135,7 +135,12 @@ class ShareMembership:
 
     @property
     def wants_to_read(self) -> bool:
-        """Tell whether there is something to read, and room for it."""
+        """Tell whether there is something to read, and room for it.
+
+        What has been taken over is its own when the log says so.
+        """
+        if self.standing.taking:
+            return False
         if self.standing.unread and not self.reads_gap_first:
             return len(self._queue) < READ_BELOW and self._queued_bytes < QUEUE_BYTES // 2
         return bool(self.standing.gaps)
@@ -409,8 +414,15 @@ class ShareMembership:
             reason, self.group.tenant, self.client_id, message.topic_name, message.qos
         )
 
-    def give_up(self) -> None:
-        """Forget everything: another membership has it."""
+    def give_up(self, left: MembershipRecord | None) -> None:
+        """Forget everything: another membership has it.
+
+        Args:
+            left: The membership as its owner had it leave, if that is known.
+        """
+        if left is not None:
+            for sender in self._senders():
+                sender.leave_to_others(self.group.topic_filter, left)
         self._queue.clear()
         self._queued_bytes = 0
         self._missed.clear()

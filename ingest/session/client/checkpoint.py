@@ -124,8 +124,8 @@ class SaveQueue(Generic[Item]):
 
     def __init__(self, handle: Callable[[Item], None]) -> None:
         self._handle = handle
-        # With each item whether it waits for a record of its own.
-        self._items: deque[tuple[Item, bool]] = deque()
+        # With each item whether it waits for a record of its own; None in the place of one dropped.
+        self._items: deque[tuple[Item | None, bool]] = deque()
 
     def __len__(self) -> int:
         return len(self._items)
@@ -146,15 +146,24 @@ class SaveQueue(Generic[Item]):
 
     def take_all(self) -> list[Item]:
         """Take out items that still wait."""
-        items = [item for item, _ in self._items]
+        items = [item for item, _ in self._items if item is not None]
         self._items.clear()
         return items
+
+    def drop(self, item: Item) -> None:
+        """Do not handle an item that waits, this very object; others keep their places."""
+        self._items = deque((None if one is item else one, waits) for one, waits in self._items)
 
     def _proceed(self) -> None:
         """Handle an item whose record the log has, and items behind it up to the next such."""
         items = self._items
         if not items:  # they were taken out
             return
-        self._handle(items.popleft()[0])
+        self._handle_first(items)
         while items and not items[0][1]:
-            self._handle(items.popleft()[0])
+            self._handle_first(items)
+
+    def _handle_first(self, items: deque[tuple[Item | None, bool]]) -> None:
+        item, _ = items.popleft()
+        if item is not None:
+            self._handle(item)

@@ -165,7 +165,8 @@ async def end(groups: OwnedGroups, group: GroupKey) -> None:
 
 async def rewrite_membership(groups: OwnedGroups, group: GroupKey, membership_id: str) -> None:
     """Write the valid state again: the last record under its key does not count."""
-    now = groups.table.get(group, membership_id)
+    unsent = {one.membership_id: one for one in groups.table.unsent(group)}
+    now = groups.table.get(group, membership_id) or unsent.get(membership_id)
     await AppendRecords(
         [groups.tombstone(membership_id, group) if now is None else groups.record(now)]
     )

@@ -129,10 +129,19 @@ class GroupsOfShard:
     def _tell_lost(
         self, membership_id: str, group: GroupKey, stamp: Stamp, value: bytes | None
     ) -> None:
+        """Tell a gateway what others have got of its membership, as soon as that is known.
+
+        Until then it asks again, and gives nothing out.
+        """
+        known = self.table.get(group, membership_id)
+        if known is not None and known.state is MembershipState.SETTLING:
+            return
         if value is not None and stamp.owner is None:
             found = json.loads(value)
             run = Run(found["gateway"], found["incarnation"])
-            self._tell(run, group, membership_id, LOST)
+            left = self.table.settled(group, membership_id)
+            record = None if left is None else json.loads(encode_membership(left))
+            self._tell(run, group, membership_id, LOST, record=record)
 
     def count_earlier(self, run: Run) -> int:
         """Return how many memberships of earlier runs of a gateway have not left."""

@@ -52,6 +52,8 @@ class GroupMembership:
     Attributes:
         is_lost: Another membership has its messages.
         has_taken_over: Memberships that it has taken over, ever: each comes once.
+        taking: Number of these that the log may not have in its record yet: its members get nothing
+            of theirs.
         on_begin: Called with the offset of each partition from which on it counts.
     """
 
@@ -66,6 +68,7 @@ class GroupMembership:
         self.gaps: list[ShareGap] = []
         self.taken_over: list[str] = []
         self.has_taken_over: set[str] = set()
+        self.taking = 0
         self.asks = 0
         self.is_lost = False
         self.on_begin: Callable[[list[int]], None] = lambda _starts: None
@@ -92,6 +95,7 @@ class GroupMembership:
             return False
         self.has_taken_over.add(left.membership_id)
         self.taken_over.append(left.membership_id)
+        self.taking += 1
         self.unread.update(left.open)
         self.gaps.extend(one.copy() for one in left.gaps)
         if left.given is not None:

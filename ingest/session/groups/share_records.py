@@ -21,7 +21,7 @@ from ingest.session.client.outgoing import MAX_PACKET_ID
 from ingest.session.groups.open_work import OpenWork, decode_work
 from ingest.session.groups.share_choices import Chosen, decode_chosen
 from mqlake.errors import InvalidRecord
-from mqlake.records.offsets import have_reached
+from mqlake.records.offsets import at, have_reached
 from mqlake.records.shards import MEMBER, MEMBERSHIP, Run, shard_of
 from mqlake.records.versions import RECORD_VERSION, check_version
 
@@ -106,6 +106,14 @@ class MembershipRecord:
     @property
     def run(self) -> Run:
         return Run(self.gateway, self.incarnation)
+
+    def has(self, partition: int, offset: int) -> bool:
+        """Tell whether a message of its gateway is among those that it has, or is to read."""
+        return (partition, offset) in self.open or any(
+            at(gap.start, partition) <= offset < at(gap.end, partition)
+            and (gap.chosen is None or (partition, offset) not in gap.chosen.in_flight)
+            for gap in self.gaps
+        )
 
 
 def membership_key(record: MembershipRecord) -> bytes:

@@ -84,6 +84,8 @@ class _Group:
     """By membership whose route is to go: those that began, or begin, beside it."""
     members: dict[str, KnownMember] = field(default_factory=dict)
     """Sessions that outlive their connections, by client."""
+    settled: dict[str, MembershipRecord] = field(default_factory=dict)
+    """Memberships as owners had them leave, for a time also when others have taken them over."""
     unsent: dict[str, MembershipRecord] = field(default_factory=dict)
     """Memberships to be written, by name: of messages that sessions that moved did not know."""
 
@@ -101,7 +103,7 @@ class GroupTable:
         self._unsettled: dict[Run, dict[str, GroupKey]] = {}
         self._with_left: dict[GroupKey, int] = {}
         self._settling: dict[str, Run] = {}
-        self._gone: dict[str, None] = {}
+        self._gone: dict[str, GroupKey] = {}
         self._fences: deque[tuple[int, str | tuple[GroupKey, str]]] = deque()
         self.over: dict[str, GroupKey] = {}
 
@@ -131,8 +133,8 @@ class GroupTable:
             self._remove(group_key, membership_id, at_ms)
             return True
         record = decode_membership(membership_id, group_key, value)
-        self._written(group_key, membership_id)
         if membership_id in self._gone:
+            self._written(group_key, membership_id)
             return False
         if known is not None and record.number < known.number:
             return False  # an owner has written an older record again
@@ -143,7 +145,10 @@ class GroupTable:
             return False
         if group is None:
             group = self._groups[group_key] = _Group()
+        group.unsent.pop(membership_id, None)
         self._put(group, known, record)
+        if stamp.owner is not None and record.state is MembershipState.LEFT:
+            group.settled[membership_id] = record
         for one in record.taken_over:
             left = group.memberships.get(one)
             if left is not None and left.state is MembershipState.LEFT:
@@ -175,7 +180,7 @@ class GroupTable:
             return False
         if group is None:
             group = self._groups[group_key] = _Group()
-        group.members[client_id] = _member(known, stamp, record, at_ms)
+        group.members[client_id] = _member(group, known, stamp, record, at_ms)
         if known is not None and stamp.epoch > known.epoch:
             self._note_unsent(group_key, client_id, known, record, at_ms)
         if record is None:
@@ -187,7 +192,7 @@ class GroupTable:
         while self._fences and self._fences[0][0] + FENCE_MS < now_ms:
             _, what = self._fences.popleft()
             if isinstance(what, str):
-                self._gone.pop(what, None)
+                self._forget_settled(what)
                 continue
             group_key, client_id = what
             group = self._groups.get(group_key)
@@ -202,6 +207,11 @@ class GroupTable:
     def get(self, group: GroupKey, membership_id: str) -> MembershipRecord | None:
         found = self._groups.get(group)
         return None if found is None else found.memberships.get(membership_id)
+
+    def settled(self, group: GroupKey, membership_id: str) -> MembershipRecord | None:
+        """Return how an owner had a membership leave; None: it did not, or that is long ago."""
+        found = self._groups.get(group)
+        return None if found is None else found.settled.get(membership_id)
 
     def memberships(self, group: GroupKey) -> list[MembershipRecord]:
         found = self._groups.get(group)
@@ -305,14 +315,21 @@ class GroupTable:
         """
         if before.record is None or record is None:
             return
-        unknown = before.record.unknown_to(record)
+        group = self._groups[group_key]
+        late = _late(group, before)
+        unknown = [one for one in before.record.unknown_to(record) if one not in late]
         name = f"{client_id}/{before.epoch}/{group_key.topic_filter}"
         membership_id = blake2b(name.encode(), digest_size=8).hexdigest()
         if unknown and membership_id not in self._gone:
             work = OpenWork(unknown)
-            self._groups[group_key].unsent[membership_id] = MembershipRecord(
+            group.unsent[membership_id] = MembershipRecord(
                 membership_id, group_key, "", "", MembershipState.LEFT, open=work, at_ms=at_ms
             )
+
+    def _forget_settled(self, membership_id: str) -> None:
+        group = self._groups.get(self._gone.pop(membership_id))
+        if group is not None:
+            group.settled.pop(membership_id, None)
 
     def _written(self, group_key: GroupKey, membership_id: str) -> None:
         group = self._groups.get(group_key)
@@ -352,7 +369,7 @@ class GroupTable:
 
     def _remove(self, group_key: GroupKey, membership_id: str, at_ms: int) -> None:
         if membership_id not in self._gone:
-            self._gone[membership_id] = None
+            self._gone[membership_id] = group_key
             self._fences.append((at_ms, membership_id))
         group = self._groups.get(group_key)
         if group is not None and membership_id in group.memberships:
@@ -379,9 +396,21 @@ class GroupTable:
                     group.outlooks[membership.membership_id] = outlook
 
 
+def _late(group: _Group, member: _Member) -> set[Position]:
+    """Return messages that a session has in flight, and others had got before it said so.
+
+    Its gateway had been taken for dead when its record came to the log.
+    """
+    settled = [one for one in group.settled.values() if one.incarnation == member.incarnation]
+    in_flight = [] if member.record is None else member.record.in_flight
+    return {position for position in in_flight if any(one.has(*position) for one in settled)}
+
+
 def _member(
     known: KnownMember | None, stamp: Stamp, record: MemberRecord | None, at_ms: int
 ) -> KnownMember:
+    group: _Group, known: _Member | None, stamp: Stamp, record: MemberRecord | None, at_ms: int
+) -> _Member:
     epoch = stamp.epoch
     if known is None or known.record is None or record is None:
         return KnownMember(epoch, record, stamp.by)
@@ -390,6 +419,13 @@ def _member(
         return KnownMember(epoch, record, known.incarnation, known.before, known.moved_at_ms)
     unsent = set(known.record.unknown_to(record))
     before = {(one, known.incarnation if one in unsent else "") for one in known.record.in_flight}
+        return _Member(epoch, record, known.incarnation, known.before, known.moved_at_ms)
+    unsent, late = set(known.record.unknown_to(record)), _late(group, known)
+    before = {
+        (one, known.incarnation if one in unsent else "")
+        for one in known.record.in_flight
+        if one not in late
+    }
     if at_ms - known.moved_at_ms < FENCE_MS:
         before |= known.before
     return KnownMember(epoch, record, stamp.by, frozenset(before), at_ms)
@@ -397,6 +433,8 @@ def _member(
 
 def _note_given_back(group: _Group, left: MembershipRecord, incarnation: str) -> None:
     """Note that a membership of a run has messages again that no session was sent."""
+    if left.incarnation == incarnation:
+        group.settled.pop(left.membership_id, None)
     for one in group.members.values():
         if one.before:
             one.before -= {(position, incarnation) for position in left.open}

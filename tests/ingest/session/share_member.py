@@ -24,7 +24,7 @@ from tests.ingest.session.simulation.node import LEASE_MS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ingest.session.groups.share_records import GroupKey
+    from ingest.session.groups.share_records import GroupKey, MembershipRecord
     from tests.ingest.session.share_simulation import Held, ShareProcess, ShareWorld
 
 WINDOW: Final = 3
@@ -125,6 +125,7 @@ class ShareMember:
         self.progress = SessionProgress(
             process.saver, self.key, self.epoch, self.next_progress, lambda: None
         )
+        self._giving: dict[int, _Packet] = {}
         self._queue: SaveQueue[_Packet] = SaveQueue(self._leave)
         self.save_member()
         for packet_id in messages.resume():
@@ -158,6 +159,7 @@ class ShareMember:
     def _write(self, packet: _Packet, shared_filter: str = "", given: int = 0) -> None:
         step = GroupStep(self.process, self._group.tenant, shared_filter, self.progress)
         if given:
+            self._giving[given] = packet
             self.outbox.give(given, is_written=False)
             step.member = self
             step.on_given = partial(self.outbox.given, given)
@@ -198,6 +200,13 @@ class ShareMember:
         if self._messages.receive_pubcomp(packet_id):
             self.progress.touch()
             self.process.go_on_serving()
+
+    def leave_to_others(self, left: MembershipRecord) -> None:
+        for packet_id in self.outbox.leave_to_others(self._group.topic_filter, left):
+            self._queue.drop(self._giving.pop(packet_id))
+            self.outbox.given(packet_id)
+        self.progress.touch()
+        self.save_member()
 
     # As `ClientSession` does
 

@@ -87,9 +87,6 @@ _FAULTS: Final = (
     *("crash", "crash", "crash", "pause", "pause", "pause"),
     *("cut_off", "unheard", "mute", "slow", "late"),
 )
-_TAKEN_FOR_DEAD: Final = ("pause", "cut_off", "unheard", "mute", "stopped")
-"""Faults of gateways that may be taken for dead and go on."""
-
 _AWAY_MS: Final = (50, 500, 3_000, 12_000, 25_000)
 _PAUSES_MS: Final = (100, 1_500, 2_900, 3_500, 5_000, 9_500, 10_500, 11_500, 13_000, 30_000)
 NOT_KNOWN: Final = 1 << 60
@@ -166,11 +163,7 @@ def with_stored_sessions(seed: int) -> Schedule:
         for step in schedule.steps
         if random.random() < 0.2
     ]
-    faults = [
-        one
-        for one in schedule.faults
-        if one.what not in _TAKEN_FOR_DEAD and (one.what != "gone" or random.random() < 0.2)
-    ]
+    faults = [one for one in schedule.faults if one.what != "gone" or random.random() < 0.2]
     events = 40 + 25 * len(schedule.steps)
     for _ in range(random.choice((0, 1, 2, 3))):
         event, slot = random.randint(60, events), random.randrange(schedule.gateways)
@@ -521,7 +514,7 @@ class ShareProcess(Process):
             return
         if membership.gaps or membership.unread:
             membership.is_open = False
-            if not membership.is_reading:
+            if not membership.is_reading and not membership.taking:
                 membership.is_reading = True
                 self.world.at(
                     self.random.choice((2, 5, 30)), self.read_log, membership, process=self
@@ -531,7 +524,8 @@ class ShareProcess(Process):
         self.hand_out(membership)
 
     def read_log(self, membership: SimMembership) -> None:
-        if membership.is_lost or membership.state is not MembershipState.LIVE:
+        is_live = membership.state is MembershipState.LIVE and not membership.taking
+        if membership.is_lost or not is_live:
             membership.is_reading = False
             return
         found = {offset for _, offset in membership.unread}
@@ -596,9 +590,7 @@ class ShareProcess(Process):
         elif do == "take":
             left = decode_membership(members["left"], GROUP, _dump(members["record"]))
             if membership.take_over(left):
-                self.save_membership(membership, None)
-                if isinstance(membership.effect, Serve):
-                    self.open(membership)
+                self.save_membership(membership, lambda: self.end_taking(membership))
         elif do == "taken":
             membership.forget_taken_over(members["parts"])
             membership.is_changed = True
@@ -606,10 +598,19 @@ class ShareProcess(Process):
             membership.asks = 0
             self.look_whether_kept()
         elif do == "lost":
-            self.lose(membership)
+            self.lose(membership, members["record"])
 
-    def lose(self, membership: SimMembership) -> None:
+    def end_taking(self, membership: SimMembership) -> None:
+        membership.taking -= 1
+        if isinstance(membership.effect, Serve):
+            self.open(membership)
+
+    def lose(self, membership: SimMembership, record: dict[str, Any] | None) -> None:
         self.world.note(self, f"membership {membership} is lost")
+        if record is not None:
+            left = decode_membership(membership.membership_id, GROUP, _dump(record))
+            for member in self.session_members:
+                member.leave_to_others(left)
         membership.is_lost = True
         membership.work.close()
         self.membership = None
@@ -621,13 +622,14 @@ class ShareProcess(Process):
         self.look_whether_kept()
 
     def renew(self) -> None:
-        super().renew()
         self.is_asking = True
         self.questions += 1
         membership = self.membership
         if membership is not None:
             membership.is_open = False
             membership.asks = self.questions if membership.is_written else 0
+        super().renew()
+        if membership is not None:
             self.ask_whether_kept(membership, self.questions)
         self.look_whether_kept()
 
@@ -768,7 +770,7 @@ class ShareWorld(World):
                 for at, one in enumerate(deliveries)
                 if at >= begin and one.barrier is None
             ]
-            before = min(one.offset for one in deliveries[begin:])
+            before = deliveries[begin].offset
             gone = None
             if begin > effect.first:
                 gone = GoneDeliveries([before], self.router.routes_then())

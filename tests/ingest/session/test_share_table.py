@@ -235,6 +235,8 @@ def test_what_a_session_that_moved_does_not_know_of_is_left_to_others_once(log: 
     assert log.table.in_flight(GROUP, "i4") == {(0, 1), (0, 2)}, "its membership may get it"
     write(4, MemberRecord([], [], known_packet_id=8))
     assert log.table.unsent(GROUP) == [left]
+    assert not log.write(left.membership_id, "left", owner=OWNER - 1)
+    assert log.table.unsent(GROUP) == [left], "an earlier owner's record does not count"
     log.write(left.membership_id, "left", owner=OWNER)
     assert log.table.unsent(GROUP) == []
     log.write("a", "live", [0], taken_over=(left.membership_id,))
@@ -254,6 +256,26 @@ def test_what_was_given_back_is_its_new_memberships_though_its_run_had_it_before
     assert log.table.in_flight(GROUP, "i3") == {(0, 3)}
     log.write("a", "live", [0], taken_over=(left.membership_id,), run=Run("gateway-a", "i3"))
     assert log.table.in_flight(GROUP, "i3") == set()
+
+
+def test_what_others_had_got_before_the_members_record_came_is_not_left_to_others_again(
+    log: Log,
+) -> None:
+    """The gateway was taken for dead, and writes it when it goes on."""
+    left = MembershipRecord("a", GROUP, "gateway-a", "i3", MembershipState.LEFT, 1)
+    left.open.add(0, 3)
+    by_owner = Stamp("i", 0, OWNER)
+    assert log.table.apply_membership("a", GROUP, encode_membership(left), by_owner, OWNER, 0)
+    log.write("b", "live", [0], taken_over=("a",))
+    assert log.forget("a")
+    for epoch, record in ((3, MemberRecord([(0, 3)], [9])), (4, MemberRecord([], [], 8))):
+        stamp = Stamp(f"i{epoch}", epoch, None)
+        log.table.apply_member(GROUP, "c", encode_member(record), stamp, OWNER, 0)
+    assert log.table.unsent(GROUP) == []
+    assert log.table.in_flight(GROUP, "run") == set(), "b's gateway may die"
+    assert log.table.settled(GROUP, "a") == left
+    log.table.prune(FENCE_MS + 1)
+    assert log.table.settled(GROUP, "a") is None
 
 
 def test_fences_are_forgotten(log: Log) -> None:
