@@ -396,7 +396,7 @@ class GroupTable:
                     group.outlooks[membership.membership_id] = outlook
 
 
-def _late(group: _Group, member: _Member) -> set[Position]:
+def _late(group: _Group, member: KnownMember) -> set[Position]:
     """Return messages that a session has in flight, and others had got before it said so.
 
     Its gateway had been taken for dead when its record came to the log.
@@ -407,19 +407,14 @@ def _late(group: _Group, member: _Member) -> set[Position]:
 
 
 def _member(
-    known: KnownMember | None, stamp: Stamp, record: MemberRecord | None, at_ms: int
+    group: _Group, known: KnownMember | None, stamp: Stamp, record: MemberRecord | None, at_ms: int
 ) -> KnownMember:
-    group: _Group, known: _Member | None, stamp: Stamp, record: MemberRecord | None, at_ms: int
-) -> _Member:
     epoch = stamp.epoch
     if known is None or known.record is None or record is None:
         return KnownMember(epoch, record, stamp.by)
     if epoch == known.epoch:
         # An owner writes it again in its own name.
         return KnownMember(epoch, record, known.incarnation, known.before, known.moved_at_ms)
-    unsent = set(known.record.unknown_to(record))
-    before = {(one, known.incarnation if one in unsent else "") for one in known.record.in_flight}
-        return _Member(epoch, record, known.incarnation, known.before, known.moved_at_ms)
     unsent, late = set(known.record.unknown_to(record)), _late(group, known)
     before = {
         (one, known.incarnation if one in unsent else "")
