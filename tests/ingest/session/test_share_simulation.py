@@ -47,6 +47,8 @@ from tests.ingest.simulations import simulations_wanted
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ingest.session.groups.open_work import Position
+    from ingest.session.groups.share_records import GroupKey
     from mqlake.records.shards import Run
     from tests.ingest.session.simulation.schedule import Schedule
 
@@ -290,17 +292,22 @@ def leave_to_nobody_what_was_not_sent(patch: Patch) -> None:
 
 def leave_to_the_session_what_was_given_back(patch: Patch) -> None:
     """What it was not sent counts as its own, whoever has got it meanwhile."""
-    in_flight = share_table.KnownMember.in_flight
+    in_flight = GroupTable.in_flight
 
-    def with_all(member: Any, _: str) -> set[Any]:
-        return in_flight(member, "").union(position for position, _ in member.before)
+    def of_all_runs(table: GroupTable, group: GroupKey, _: str) -> set[Position]:
+        return set().union(*(in_flight(table, group, f"i{run}") for run in range(10)))
 
-    patch.setattr(share_table.KnownMember, "in_flight", with_all)
+    patch.setattr(GroupTable, "in_flight", of_all_runs)
 
 
 def settle_what_is_in_flight(patch: Patch) -> None:
     """What sessions have in flight counts as their dead gateway's."""
     patch.setattr(GroupTable, "in_flight", lambda *_: set())
+
+
+def send_what_others_have_got(patch: Patch) -> None:
+    """A gateway that was taken for dead goes on giving what its membership was settled with."""
+    patch.setattr(Outbox, "leave_to_others", lambda *_: [])
 
 
 MUTANTS: Final = [
@@ -329,6 +336,7 @@ MUTANTS: Final = [
     leave_to_nobody_what_was_not_sent,
     leave_to_the_session_what_was_given_back,
     settle_what_is_in_flight,
+    send_what_others_have_got,
 ]
 
 OF_LOST_DELIVERIES: Final = (
@@ -342,6 +350,7 @@ OF_STORED_SESSIONS: Final = (
     leave_to_nobody_what_was_not_sent,
     leave_to_the_session_what_was_given_back,
     settle_what_is_in_flight,
+    send_what_others_have_got,
 )
 
 RARE: Final[dict[Callable[[Patch], None], range]] = {
@@ -356,6 +365,7 @@ RARE: Final[dict[Callable[[Patch], None], range]] = {
     withdraw_what_an_earlier_run_has: range(17_355, 17_365),
     take_what_was_for_an_earlier_run: range(11_190, 11_200),
     leave_to_the_session_what_was_given_back: range(300, 310),
+    send_what_others_have_got: range(1_620, 1_630),
 }
 """Seeds with one that finds it: one schedule in hundreds or thousands does."""
 
