@@ -7,7 +7,6 @@ ledger.
 """
 
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -38,15 +37,10 @@ from tests.gate.distributions import (
 from tests.gate.full_run import FullRun, file_of
 from tests.gate.ledger import Entry, add_to_ledger
 from tests.gate.outcome import Outcome, worth_another_run
-from tests.gate.plan import BUDGET, BUSY_PACE, STATIC, Plan, left_out_of
+from tests.gate.plan import BUDGET, BUSY_PACE, PLANNED, STATIC, Plan, left_out_of
+from tests.gate.static import COMMANDS, ran
 from tests.pace import bound, first_pace, load
 
-_STATIC: Final = (
-    ("ruff", "check"),
-    ("ruff", "format", "--check"),
-    ("mypy", "-n", "2"),
-    ("lint-imports",),
-)
 _WORKERS: Final = 3
 """For two processors: the third has what waits more than it computes."""
 _CHANGED_BUDGET: Final = 200.0
@@ -121,21 +115,22 @@ class Gate:
                 proven.append(f"{name}, {len(files)} files of tests ({proofs[name].commit})")
             costs = costs_now(FullRun.read().costs)
             costs = {one: cost for one, cost in costs.items() if not self._is_apart(one)}
-            left_out = left_out_of(costs, BUDGET / _slowness() - STATIC, _turn())
+            left_out = left_out_of(costs, PLANNED * BUDGET / _slowness() - STATIC, _turn())
         began = time.time()
         ends = None if limit_minutes is None else began + 60 * limit_minutes
         self._plan = Plan(began, ends, is_full=is_full, left_out=left_out, proven=proven)
 
     def first(self) -> bool:
         """Run the first stage, whatever of it fails; tell whether nothing did."""
-        failed = [" ".join(command) for command in _STATIC if not _passes(command)]
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        self._plan = replace(
-            self._plan, static_seconds=used.ru_utime + used.ru_stime, static_failures=failed
-        )
+        static = self._folder / "static.json"
+        self._plan = replace(self._plan, static=str(static))
         files = [file for file in self._files() if is_in_first_stage(file)]
-        code = self._pytest("first", _WORKERS, files, f"--order={_commit()}")
-        return code == pytest.ExitCode.OK and not failed
+        click.echo("== static checks beside the first stage")
+        command = [sys.executable, "-P", "-m", "tests.gate.static", str(static)]
+        with subprocess.Popen(command, cwd=ROOT) as checking:
+            code = self._pytest("first", _WORKERS, files, f"--order={_commit()}")
+            checking.terminate()  # it has ended, unless the tests could not begin
+        return code == pytest.ExitCode.OK
 
     def second(self) -> bool:
         """Run the rest, as far as the budget goes; tell whether it passes."""
@@ -203,7 +198,7 @@ class Gate:
             folders = Counter(file.parent.relative_to(ROOT) for file in others)
             for folder, count in sorted(folders.items()):
                 click.echo(f"{count:5} of {folder}")
-        passed = [_passes(command) for command in _STATIC]
+        passed = [_passes(command) for command in COMMANDS]
         if taken:
             passed.append(self._pytest("changed", _WORKERS, taken) == pytest.ExitCode.OK)
         return all(passed)
@@ -251,8 +246,7 @@ class Gate:
 
 def _passes(command: Sequence[str]) -> bool:
     click.echo(f"== {' '.join(command)}")
-    program = Path(sys.executable).with_name(command[0])
-    return subprocess.run([program, *command[1:]], cwd=ROOT, check=False).returncode == 0
+    return ran(command).returncode == 0
 
 
 def _slowness() -> float:

@@ -17,6 +17,7 @@ from tests.gate.full_run import cost_name, file_of, is_of_the_campaign
 from tests.gate.lanes import Lanes
 from tests.gate.outcome import Failure, Outcome
 from tests.gate.plan import BUDGET, Plan
+from tests.gate.static import Checks
 from tests.gate.watch import Watch
 from tests.pace import load
 
@@ -34,6 +35,7 @@ class Report:
         self._plan = plan
         self._lanes = Lanes(plan.left_out)
         self._began = time.time()
+        self._static = Checks({}, 0.0)
         self._ended: dict[str, float] = {}
         """Seconds of this stage after which a lane, or all that has none, had run."""
         self._watch = Watch()
@@ -71,14 +73,20 @@ class Report:
             self._ended[lane or "no lane"] = time.time() - self._began
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Let the gate fail that has become too dear; pytest asks for its summary after this."""
+        """Let the gate fail whose static checks do, or that has become too dear.
+
+        pytest asks for its summary after this.
+        """
         terminalreporter = self._config.pluginmanager.get_plugin("terminalreporter")
         self._outcomes = [
             *(Outcome.read(Path(file)) for file in self._plan.earlier),
             self._outcome(terminalreporter),
         ]
         self._is_interrupted = session.exitstatus == pytest.ExitCode.INTERRUPTED
-        if self._is_too_dear() and session.exitstatus == pytest.ExitCode.OK:
+        if self._plan.static and not self._is_interrupted:
+            self._static = Checks.awaited(Path(self._plan.static))
+        is_red = bool(self._static.failures) or self._is_too_dear()
+        if is_red and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
@@ -86,6 +94,9 @@ class Report:
         outcome.write(Path(self._plan.outcome))
         for one in earlier:
             self._include(one, terminalreporter)
+        for command, said in self._static.failures.items():
+            terminalreporter.section(command)
+            terminalreporter.write_line(said)
         terminalreporter.section("gate")
         for line in self._lines():
             terminalreporter.write_line(line)
@@ -139,7 +150,7 @@ class Report:
 
     def _costs_by_class(self) -> dict[str, float]:
         """Return processor seconds of a quiet machine, of all stages until now."""
-        static = self._plan.static_seconds / self._outcomes[0].pace
+        static = self._static.seconds / self._outcomes[0].pace
         costs = defaultdict(float, {"static": static})
         for outcome in self._outcomes:
             for name, cost in outcome.quiet_costs().items():
@@ -178,7 +189,7 @@ class Report:
         if used > BUDGET and not plan.is_full:
             word = "FAILED" if self._is_too_dear() else "WARNING"
             yield f"{word}: that is above the budget of {BUDGET:,.0f} processor seconds"
-        yield from (f"FAILED {command}" for command in plan.static_failures)
+        yield from (f"FAILED {command}" for command in self._static.failures)
         yield from (f"FLAKY {number}: {one}" for number, one in enumerate(plan.run_again, 1))
 
 

@@ -9,6 +9,7 @@ from tests.gate.classes import ROOT
 from tests.gate.harness import Stage, run
 from tests.gate.outcome import Failure, worth_another_run
 from tests.gate.plan import BUDGET
+from tests.gate.static import Checks
 
 pytestmark = pytest.mark.programs
 
@@ -174,7 +175,19 @@ def test_three_tests_get_a_second_run_and_no_fault_does(
 @pytest.mark.parametrize("is_full", [False, True])
 def test_a_gate_that_is_far_above_its_budget_fails(folder: Path, is_full: bool) -> None:
     name, text = f"dear_{is_full}", "def test_passes(): pass"
-    ran = run(folder, name, text, static_seconds=9 * BUDGET, is_full=is_full)
+    static = folder / "static.json"
+    Checks({}, 9 * BUDGET).write(static)
+    ran = run(folder, name, text, static=str(static), is_full=is_full)
     assert ran.code == (pytest.ExitCode.OK if is_full else pytest.ExitCode.TESTS_FAILED)
     assert ("FAILED: that is above the budget" in ran.output) != is_full
     assert "1 passed" in ran.output
+
+
+def test_a_static_check_that_fails_is_told_at_the_end_and_fails_the_stage(tmp_path: Path) -> None:
+    static = tmp_path / "static.json"
+    Checks({"mypy -n 2": "a.py:1: error: no such name"}, 1.0).write(static)
+    ran = run(tmp_path, "typed", "def test_passes(): pass", static=str(static))
+    assert ran.code == pytest.ExitCode.TESTS_FAILED
+    assert "a.py:1: error: no such name" in ran.output
+    assert "FAILED mypy -n 2" in ran.output
+    assert "1 passed" in ran.output.splitlines()[-1]

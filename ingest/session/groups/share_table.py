@@ -103,7 +103,8 @@ class GroupTable:
         self._unsettled: dict[Run, dict[str, GroupKey]] = {}
         self._with_left: dict[GroupKey, int] = {}
         self._settling: dict[str, Run] = {}
-        self._gone: dict[str, GroupKey] = {}
+        # Of those that owners had leave, the group, which keeps how.
+        self._gone: dict[str, GroupKey | None] = {}
         self._fences: deque[tuple[int, str | tuple[GroupKey, str]]] = deque()
         self.over: dict[str, GroupKey] = {}
 
@@ -327,7 +328,8 @@ class GroupTable:
             )
 
     def _forget_settled(self, membership_id: str) -> None:
-        group = self._groups.get(self._gone.pop(membership_id))
+        group_key = self._gone.pop(membership_id)
+        group = None if group_key is None else self._groups.get(group_key)
         if group is not None:
             group.settled.pop(membership_id, None)
 
@@ -368,10 +370,11 @@ class GroupTable:
             del self._with_left[membership.group]
 
     def _remove(self, group_key: GroupKey, membership_id: str, at_ms: int) -> None:
-        if membership_id not in self._gone:
-            self._gone[membership_id] = group_key
-            self._fences.append((at_ms, membership_id))
         group = self._groups.get(group_key)
+        if membership_id not in self._gone:
+            is_settled = group is not None and membership_id in group.settled
+            self._gone[membership_id] = group_key if is_settled else None
+            self._fences.append((at_ms, membership_id))
         if group is not None and membership_id in group.memberships:
             self._forget(group.memberships.pop(membership_id))
             group.outlooks.pop(membership_id, None)
