@@ -38,7 +38,7 @@ from tests.gate.full_run import FullRun, file_of
 from tests.gate.ledger import Entry, add_to_ledger
 from tests.gate.outcome import Outcome, worth_another_run
 from tests.gate.plan import BUDGET, BUSY_PACE, PLANNED, STATIC, Plan, left_out_of
-from tests.gate.static import COMMANDS, ran
+from tests.gate.static import COMMANDS, beside, ran
 from tests.pace import bound, first_pace, load
 
 _WORKERS: Final = 3
@@ -126,10 +126,8 @@ class Gate:
         self._plan = replace(self._plan, static=str(static))
         files = [file for file in self._files() if is_in_first_stage(file)]
         click.echo("== static checks beside the first stage")
-        command = [sys.executable, "-P", "-m", "tests.gate.static", str(static)]
-        with subprocess.Popen(command, cwd=ROOT) as checking:
+        with beside(static):
             code = self._pytest("first", _WORKERS, files, f"--order={_commit()}")
-            checking.terminate()  # it has ended, unless the tests could not begin
         return code == pytest.ExitCode.OK
 
     def second(self) -> bool:

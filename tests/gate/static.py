@@ -1,15 +1,18 @@
 """The checks of the first stage that are no tests: style, types, layers. They run beside these."""
 
+import fcntl
 import json
+import os
 import resource
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
-from launcher.testing.systems import await_condition
 from tests.gate.classes import ROOT
 
 COMMANDS: Final = (
@@ -18,7 +21,6 @@ COMMANDS: Final = (
     ("mypy", "-n", "2"),
     ("lint-imports",),
 )
-_LIMIT_SECONDS: Final = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +35,34 @@ class Checks:
     failures: dict[str, str]
     seconds: float
 
-    def write(self, file: Path) -> None:
+    def write(self, file: IO[str]) -> None:
         """Hand over to those who wait."""
-        unfinished = file.with_suffix(".tmp")
-        unfinished.write_text(json.dumps(asdict(self)), encoding="utf-8")
-        unfinished.replace(file)
+        json.dump(asdict(self), file)
 
     @classmethod
     def awaited(cls, file: Path) -> "Checks":
-        """Return what has been handed over in a file, as soon as it is there.
+        """Return what is in a file once nobody holds its lock, as who runs the checks does."""
+        with file.open(encoding="utf-8") as found:
+            fcntl.flock(found, fcntl.LOCK_SH)
+            text = found.read()
+        if not text:
+            return cls({"static checks": "ended without a word"}, 0.0)
+        return cls(**json.loads(text))
 
-        Raises:
-            OperationalError: The checks have not ended in time.
-        """
-        await_condition(file.exists, "the end of the static checks", timeout_seconds=_LIMIT_SECONDS)
-        return cls(**json.loads(file.read_text(encoding="utf-8")))
+
+@contextmanager
+def beside(file: Path) -> Iterator[None]:
+    """Run all checks beside what is done in a `with` block; they end with it at the latest."""
+    command = [sys.executable, "-P", "-m", "tests.gate.static"]
+    with file.open("w", encoding="utf-8") as found:
+        fcntl.flock(found, fcntl.LOCK_EX)
+        checking = subprocess.Popen(command, cwd=ROOT, stdout=found, start_new_session=True)
+    with checking:
+        try:
+            yield
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(checking.pid, signal.SIGTERM)
 
 
 def ran(command: Sequence[str], stdout: int | None = None) -> "subprocess.CompletedProcess[str]":
@@ -68,7 +83,7 @@ def ran(command: Sequence[str], stdout: int | None = None) -> "subprocess.Comple
     )
 
 
-def main(file: Path) -> None:
+def main() -> None:
     """Run all, and write what they came to."""
     failures = {}
     for command in COMMANDS:
@@ -76,8 +91,8 @@ def main(file: Path) -> None:
         if done.returncode:
             failures[" ".join(command)] = done.stdout
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    Checks(failures, used.ru_utime + used.ru_stime).write(file)
+    Checks(failures, used.ru_utime + used.ru_stime).write(sys.stdout)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

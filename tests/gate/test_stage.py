@@ -9,7 +9,7 @@ from tests.gate.classes import ROOT
 from tests.gate.harness import Stage, run
 from tests.gate.outcome import Failure, worth_another_run
 from tests.gate.plan import BUDGET
-from tests.gate.static import Checks
+from tests.gate.static import Checks, beside
 
 pytestmark = pytest.mark.programs
 
@@ -176,7 +176,8 @@ def test_three_tests_get_a_second_run_and_no_fault_does(
 def test_a_gate_that_is_far_above_its_budget_fails(folder: Path, is_full: bool) -> None:
     name, text = f"dear_{is_full}", "def test_passes(): pass"
     static = folder / "static.json"
-    Checks({}, 9 * BUDGET).write(static)
+    with static.open("w") as file:
+        Checks({}, 9 * BUDGET).write(file)
     ran = run(folder, name, text, static=str(static), is_full=is_full)
     assert ran.code == (pytest.ExitCode.OK if is_full else pytest.ExitCode.TESTS_FAILED)
     assert ("FAILED: that is above the budget" in ran.output) != is_full
@@ -185,9 +186,18 @@ def test_a_gate_that_is_far_above_its_budget_fails(folder: Path, is_full: bool) 
 
 def test_a_static_check_that_fails_is_told_at_the_end_and_fails_the_stage(tmp_path: Path) -> None:
     static = tmp_path / "static.json"
-    Checks({"mypy -n 2": "a.py:1: error: no such name"}, 1.0).write(static)
+    with static.open("w") as file:
+        Checks({"mypy -n 2": "a.py:1: error: no such name"}, 1.0).write(file)
     ran = run(tmp_path, "typed", "def test_passes(): pass", static=str(static))
     assert ran.code == pytest.ExitCode.TESTS_FAILED
     assert "a.py:1: error: no such name" in ran.output
     assert "FAILED mypy -n 2" in ran.output
     assert "1 passed" in ran.output.splitlines()[-1]
+
+
+def test_static_checks_that_were_ended_say_so(tmp_path: Path) -> None:
+    static = tmp_path / "static.json"
+    with beside(static):
+        pass
+    (why,) = Checks.awaited(static).failures.values()
+    assert why == "ended without a word"
