@@ -37,7 +37,6 @@ class GrowthWatch:
         timeout_seconds: To read all there is, also after a while without a look.
 
     Attributes:
-        servers: Addresses of the log.
         growth: The last step; None: the log has never grown.
         made_with: Number of partitions that `mqlake.inbound` was made with.
 
@@ -46,7 +45,6 @@ class GrowthWatch:
     """
 
     def __init__(self, servers: str, timeout_seconds: float = REQUEST_SECONDS) -> None:
-        self.servers = servers
         self.growth: Growth | None = None
         counts = partition_counts(servers, (INBOUND, OUTPUTS, GATEWAYS), timeout_seconds)
         missing = [log_topic for log_topic in (INBOUND, GATEWAYS) if not counts[log_topic]]

@@ -100,7 +100,7 @@ class Status:
         if problem:
             return False, problem
         has = self._parts.counted
-        state = "" if self._parts.draining.state == SERVING else f", {self._parts.draining.state}"
+        state = "" if self.takes_clients else f", {self._parts.draining.state}"
         clients, subscriptions = has.sessions.connected_count, len(has.subscriptions)
         detail = f"{clients} clients, {subscriptions} subscriptions{state}"
         return True, f"{detail}{self._catching_up()}{self._lacking()}"
