@@ -11,7 +11,8 @@ import os
 from pathlib import Path
 from typing import Final, Protocol
 
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+from mqlake.processes import status
+
 _STARTED_AT: Final = 19
 """Index of `starttime` among the fields of /proc/<pid>/stat behind the command's name."""
 
@@ -60,7 +61,7 @@ class LinuxHost:
 def boot_id() -> str:
     """Return what tells this boot of the machine from others; "" where nothing does."""
     try:
-        return _BOOT_ID.read_text(encoding="ascii").strip()
+        return status.boot_id()
     except OSError:
         return ""
 
